@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import backline
+from backline import _core
 from backline.backends import python_native
 from backline.errors import NoKernel
 from backline.libraries.cuda.attention import kernel_compiler as compiler
 from backline.libraries.cuda.attention import packaged_kernels as packaged
 from backline.libraries.cuda.attention.launch_sequence import KERNELS
 from backline.nn.attention import SDPBackend, sdpa_kernel
+from fakes import philox
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
 from fakes.triton_kernels import played
@@ -74,8 +76,17 @@ def check(arrays: list[Any], mask: Any = None, **options: Any) -> None:
     with sdpa_kernel(SDPBackend.MATH):
         wanted = slopes(*wide, g.astype(np.float64), mask, **options)
     found = slopes(*there[:3], ndarray(g), there[3], **options)
-    for one, expected in zip(found[:3], wanted[:3], strict=True):
+    attended = attend(*there, **options, return_lse=True)
+    assert type(attended.lse) is ndarray and attended.lse.shape == attended.output.shape[:-1] and attended.lse.dtype == np.float32
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = attend(*wide, mask, **options, return_lse=True).lse
+    some = np.isfinite(expected)
+    assert (np.isneginf(attended.lse.get()) == ~some).all()
+    np.testing.assert_allclose(attended.lse.get()[some], expected[some], atol=1e-5)
+    known = slopes(*there[:3], ndarray(g), there[3], **options, output=attended.output, lse=attended.lse)
+    for one, other, expected in zip(found[:3], known[:3], wanted[:3], strict=True):
         assert np.abs(one.get().astype(np.float64) - expected).max() <= 4 * allowed * max(1.0, np.abs(expected).max())
+        assert np.abs(other.get().astype(np.float64) - one.get().astype(np.float64)).max() <= allowed * max(1.0, np.abs(expected).max())
 
 
 @pytest.mark.parametrize(("kernel", "dtype", "sizes", "options"), [
@@ -105,14 +116,42 @@ def test_masks(cupy: CuPy) -> None:
 
 def test_dropout_leaves_out_what_products_leave_out(cupy: CuPy) -> None:
     """The same Philox numbers, by the same counters."""
-    from backline.libraries.cuda.attention import philox
-
     q, k, v = given(np.float16, queries=9, keys=9)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         found = attend(*map(ndarray, (q, k, v)), dropout_p=0.5, seed=12).get()
     scores = np.exp(q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) / 8)
-    weights = scores / scores.sum(-1, keepdims=True) * philox.kept(np, scores.shape, 12, 0.5, np.float64)
+    weights = scores / scores.sum(-1, keepdims=True) * philox.kept(scores.shape, 12, 0.5)
     assert np.abs(found - weights @ v.astype(np.float64)).max() <= 2e-3
+
+
+def test_seeds_are_told_with_the_call(cupy: CuPy) -> None:
+    """A hundred steps run what the first one planned, and each leaves out other weights."""
+    x = [ndarray(a) for a in given(np.float16, queries=8, keys=8)]
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        attend(*x, dropout_p=0.5, seed=1000)
+        before, plan = _core.memo_info(), _core.last_plan()
+        found = {attend(*x, dropout_p=0.5, seed=seed).get().tobytes() for seed in range(100)}
+        after = _core.memo_info()
+        assert len(found) == 100 and _core.last_plan() is plan
+        assert (after["misses"], after["size"]) == (before["misses"], before["size"])
+        assert attend(*x, dropout_p=0.5, seed=2**64 + 3).get().tobytes() == attend(*x, dropout_p=0.5, seed=3).get().tobytes()
+
+
+def test_gradients_from_the_log_sum_exp_run_no_forward_pass(cupy: CuPy) -> None:
+    x = [ndarray(a) for a in given(np.float16)]
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        attended = attend(*x, return_lse=True)
+        cupy.written.clear()
+        first = slopes(*x, x[0], output=attended.output, lse=attended.lse)
+        assert [name for name, _ in cupy.written if name in KERNELS] == [
+            "attention_backward_delta", "attention_backward_keys", "attention_backward_queries"
+        ]  # fmt: skip
+        # As they lie: transposed, and where no kernel reads from.
+        turned = ndarray(np.asfortranarray(attended.output.get()))
+        apart = np.zeros(attended.lse.size + 1, np.float32)
+        apart[1:] = attended.lse.get().ravel()
+        again = slopes(*x, x[0], output=turned, lse=ndarray(apart[1:].reshape(attended.lse.shape)))
+    assert all((a.get() == b.get()).all() for a, b in zip(first[:3], again[:3], strict=True))
 
 
 def test_the_stream_is_the_current_one(cupy: CuPy) -> None:
@@ -151,7 +190,7 @@ def test_packaged_kernels(alone: CuPy, dtype: Any, dim: int, causal: bool) -> No
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         check(given(dtype, dim=dim), is_causal=causal)
     launched = [(name, call["kind"]) for name, call in alone.written if name in KERNELS]
-    assert [name for name, _ in launched] == ["attention_forward", *KERNELS] and {kind for _, kind in launched} == {"ptx"}
+    assert [name for name, _ in launched] == ["attention_forward", *KERNELS, "attention_forward", *list(KERNELS)[1:]] and {kind for _, kind in launched} == {"ptx"}
 
 
 def test_what_is_not_packaged_is_refused_with_the_reason(alone: CuPy) -> None:

@@ -171,12 +171,16 @@ def test_kernels_of_formulas_are_what_numpy_computes(name: str, dtype: str) -> N
     np.testing.assert_allclose(kernel(*map(there, arrays)).host, PIECES[name](np, *arrays), rtol=1e-5 if dtype == "float32" else 1e-14)
 
 
-def test_dropout_drops_the_same_elements_as_on_the_host() -> None:
+def test_dropout_drops_the_same_elements_as_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = np.random.default_rng(3), np.random.default_rng(3)
     for dtype in (*HALVES, "float32", "float64"):
         x = numbers((40, 7), dtype)
         assert np.array_equal(F.dropout(there(x), 0.4, seed=ours).host, F.dropout(x, 0.4, seed=theirs))
         assert np.array_equal(F.dropout(there(x.T), 0.4, seed=5).host, F.dropout(x.T, 0.4, seed=5))
+    for lanes in (1, 3, 100):
+        monkeypatch.setattr(elementwise_kernels, "LANES", lanes)
+        x = numbers((9, 29), "float32")
+        assert np.array_equal(F.dropout(there(x), 0.4, seed=lanes).host, F.dropout(x, 0.4, seed=lanes))
     assert ours.random() == theirs.random()
     for generator in (ours, theirs):
         generator.integers(0, 10, 3, dtype=np.uint32)  # leaves half a number over

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import backline
-from backline import switches
+from backline import _core, switches
 from backline.errors import NoKernel
 from backline.libraries.cuda.attention import philox
 from backline.libraries.cuda.attention.cuda_math_attention import scores_of
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from backline.problems.attention_problem import attention_problem
+from fakes import philox as definition
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
@@ -196,26 +197,60 @@ def test_the_first_product_of_shared_heads_is_one_regular_batch() -> None:
 
 def test_random_numbers_are_those_of_the_definition() -> None:
     """Philox 4x32-10 as its authors published it: counters and keys of zeros, of ones, and of digits of pi."""
-    (word,) = philox._words(np, 0, *(np.zeros((1, 1, 1), np.uint64) for _ in range(3))).ravel()
-    assert int(word) == 0x6627E8D5
-    seed = 0x299F31D0A4093822  # the fourth counter is always 0 here, so the published case of pi is not among them
-    again = philox._words(np, seed, *(np.full((1, 1, 1), c, np.uint64) for c in (3, 2, 1)))
-    assert again.shape == (1, 1, 1) and int(again.item()) < 2**32
+    assert [int(w) for w in definition.words(0, 0, 0, 0, 0)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    ones = 0xFFFFFFFF
+    assert [int(w) for w in definition.words(2**64 - 1, ones, ones, ones, ones)] == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+    digits = 0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344
+    assert [int(w) for w in definition.words(0x299F31D0A4093822, *digits)] == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
 
 
-def test_blocks_draw_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = philox.kept(np, (2, 3, 20, 30), 9, 0.3, np.float32)
-    for size in (1, 100, 700):
-        monkeypatch.setattr(philox, "AT_ONCE", size)
-        assert (philox.kept(np, (2, 3, 20, 30), 9, 0.3, np.float32) == whole).all()
-    share = (whole == 0).mean()
-    assert abs(share - 0.3) < 0.05 and whole.max() == np.float32(1 / 0.7)
-    assert (philox.kept(np, (4, 4), 1, 1.0, np.float32) == 0).all()
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(2, 3, 20, 30), (1, 1), (3, 5, 4), (2, 7, 1), (1, 6, 33), (2, 0, 5), (2, 3, 0)])
+def test_the_kernel_draws_four_keys_at_a_time(machine: Machine, shape: tuple[int, ...], dtype: str) -> None:
+    for seed in (0, 9, 2**63 + 5, 2**64 - 1, 2**70 + 9):
+        found = philox.kept(machine.cupy, shape, seed, 0.3, np.dtype(dtype))
+        assert found.shape == shape and found.dtype == dtype
+        assert (found.host == definition.kept(shape, seed, 0.3).astype(dtype)).all()
+    assert (philox.kept(machine.cupy, shape, 1, 1.0, np.dtype(dtype)).host == 0).all()
+    share = (definition.kept((40, 50), 9, 0.3) == 0).mean()
+    assert abs(share - 0.3) < 0.06
+
+
+def test_a_hundred_steps_are_one_plan(machine: Machine) -> None:
+    """Products and masks are planned for the first seed, and for no other one."""
+    (q, k, v), _, _ = arrays_of({}, SINGLE)
+    device = [there(x) for x in (q, k, v)]
+    attend(*device, dropout_p=0.5, seed=1000)
+    before, plan = _core.memo_info(), _core.last_plan()
+    found = {attend(*device, dropout_p=0.5, seed=seed).host.tobytes() for seed in range(100)}
+    after = _core.memo_info()
+    assert len(found) > 90 and _core.last_plan() is plan
+    assert (after["misses"], after["size"]) == (before["misses"], before["size"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_log_sum_exp(machine: Machine, name: str) -> None:
+    """It is that of the CPU, and gradients that are given it are those that are not."""
+    (q, k, v), mask, options = arrays_of(CASES[name], SINGLE)
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    wanted = attend(*wide, mask, **options, return_lse=True)
+    found = attend(*map(there, (q, k, v, mask)), **options, return_lse=True)
+    assert type(found.lse) is ndarray and found.lse.dtype == np.float32
+    close(found.output, wanted.output, ALLOWED[SINGLE])
+    assert (np.isneginf(found.lse.host) == np.isneginf(wanted.lse)).all()
+    some = np.isfinite(wanted.lse)
+    np.testing.assert_allclose(found.lse.host[some], wanted.lse[some], atol=1e-5, rtol=1e-5)
+    g = np.random.default_rng(6).standard_normal(wanted.output.shape).astype(np.float32)
+    expected = slopes(*wide, g.astype(np.float64), mask, **options)
+    given = slopes(*map(there, (q, k, v, g, mask)), **options, output=found.output, lse=found.lse)
+    for one, of in zip(given, expected, strict=True):
+        if of is not None:
+            close(one, of, 4 * ALLOWED[SINGLE])
 
 
 def test_dropout_leaves_out_the_same_in_both_directions(machine: Machine) -> None:
     (q, k, v), _, _ = arrays_of({"value": (2, 4, 7, 8)}, DOUBLE)
-    kept = philox.kept(np, (2, 4, 5, 7), 11, 0.4, np.float64)
+    kept = definition.kept((2, 4, 5, 7), 11, 0.4)
     scores = q @ k.swapaxes(-1, -2) * 8**-0.5
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)

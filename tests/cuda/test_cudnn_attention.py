@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline import libraries, switches
+from backline import _core, libraries, switches
 from backline.libraries.base import Algorithm
 from backline.nn import functional, grad
 from fakes.cupy_standin import ndarray, unwrap
@@ -53,15 +53,21 @@ def attend(machine: Machine, q: ndarray, k: ndarray, v: ndarray, mask: Any = Non
     dy = machine.array(*y.shape, dtype=np.float16)
     with switches.scope(ONLY):
         found = grad.scaled_dot_product_attention_backward(q, k, v, dy, mask, **given)
+        attended = functional.scaled_dot_product_attention(q, k, v, mask, **given, return_lse=True)
+        known = grad.scaled_dot_product_attention_backward(q, k, v, dy, mask, **given, output=attended.output, lse=attended.lse)
+    assert (attended.output.host == y.host).all() and attended.lse.dtype == np.float32
+    lse = functional.scaled_dot_product_attention(*wide, host_mask, **given, return_lse=True).lse
+    np.testing.assert_allclose(attended.lse.host, lse, atol=1e-4)
     wanted = grad.scaled_dot_product_attention_backward(*wide, dy.host.astype(np.float32), host_mask, **given)
     for name in ("query", "key", "value"):
         same(getattr(found, name), getattr(wanted, name), np.float16)
+        same(getattr(known, name), getattr(wanted, name), np.float16)
 
 
 @pytest.mark.parametrize("given", [{}, {"is_causal": True}, {"scale": 0.5}])
 def test_attention(machine: Machine, given: dict[str, Any]) -> None:
     attend(machine, *qkv(machine), **given)
-    assert [graph.node for graph in machine.cudnn.graphs] == ["sdpa", "sdpa", "sdpa_backward"]
+    assert [graph.node for graph in machine.cudnn.graphs] == ["sdpa", "sdpa", "sdpa_backward"], "those with statistics are kept"
     assert machine.cudnn.graphs[2].inputs["use_deterministic_algorithm"] is False
 
 
@@ -82,6 +88,29 @@ def test_dropout_reads_the_seed_from_the_device(machine: Machine) -> None:
     with switches.scope(ONLY):
         functional.scaled_dot_product_attention(*qkv(machine), dropout_p=0.25, seed=41)
     assert machine.cudnn.graphs[0].dropped == (0.25, 41, 0)
+
+
+def test_a_hundred_steps_are_one_plan(machine: Machine) -> None:
+    arrays = qkv(machine)
+    with switches.scope(ONLY):
+        functional.scaled_dot_product_attention(*arrays, dropout_p=0.25, seed=1000)
+        before, plan = _core.memo_info(), _core.last_plan()
+        for seed in (*range(100), 2**63 + 4):
+            functional.scaled_dot_product_attention(*arrays, dropout_p=0.25, seed=seed)
+            assert machine.cudnn.graphs[0].dropped == (0.25, seed % 2**63, 0)
+        after = _core.memo_info()
+    assert (after["misses"], after["size"]) == (before["misses"], before["size"])
+    assert _core.last_plan() is plan and len(machine.cudnn.graphs) == 1
+
+
+def test_gradients_from_the_log_sum_exp_run_one_graph(machine: Machine) -> None:
+    arrays = qkv(machine)
+    dy = machine.array(2, 4, 7, 16, dtype=np.float16)
+    with switches.scope(ONLY):
+        attended = functional.scaled_dot_product_attention(*arrays, return_lse=True)
+        machine.log.clear()
+        grad.scaled_dot_product_attention_backward(*arrays, dy, output=attended.output, lse=attended.lse)
+    assert [name for name, _ in machine.log].count("execute") == 1
 
 
 def test_rows_that_cudnn_does_not_take_are_copied(machine: Machine) -> None:

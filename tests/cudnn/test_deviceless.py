@@ -229,16 +229,20 @@ def test_groups_strides_and_dilation(deviceless: Deviceless, given: dict[str, An
 
 
 def attend(
-    q: Any, k: Any, v: Any, dtype: Any = np.float16, mask: Any = None, backward: bool = False, **given: Any
-) -> AttentionProblem:
+    q: Any, k: Any, v: Any, dtype: Any = np.float16, mask: Any = None, backward: bool = False, lse: bool = False, **given: Any,
+) -> AttentionProblem:  # fmt: skip
     arrays = [np.empty(shape, dtype) for shape in (q, k, v)]
     problem = replace(attention_problem(*arrays, mask, **given), device="cuda:0")
     parameters = dict(problem.parameters)
-    if problem.dropout:
-        parameters["seed"] = 3
     if backward:
         parameters["needs_grad"] = True
         problem = replace(problem, operands=(*problem.operands, operand("grad", np.empty((*q[:3], v[3]), dtype))))
+        if lse:
+            output = np.empty((*q[:3], v[3]), dtype)
+            more = (operand("output", output), operand("lse", np.empty(q[:3], np.float32)))
+            problem = replace(problem, operands=(*problem.operands, *more))
+    elif lse:
+        parameters["return_lse"] = True
     return replace(problem, parameters=tuple(sorted(parameters.items())))
 
 
@@ -269,6 +273,7 @@ def square(dim: int, value: int = 0) -> tuple[tuple[int, ...], ...]:
     ("H100", ((2, 8, 128, 64), (2, 2, 128, 64), (2, 2, 128, 64)), {"enable_gqa": True}, True),
     ("H100", ((2, 8, 1, 64), (2, 8, 128, 64), (2, 8, 128, 64)), {}, True),
     ("H100", ((2, 8, 500, 64), (2, 8, 333, 64), (2, 8, 333, 64)), {}, True),
+    ("H100", square(64), {"lse": True}, True), ("H100", square(64), {"lse": True, "backward": True}, True),
     ("H100", square(64), {"backward": True}, True), ("H100", square(256), {"backward": True}, True),
     ("A100", square(256), {}, True), ("A100", square(128), {"backward": True}, True), ("A100", square(256), {"backward": True}, False),
     ("T4", square(64), {}, False),
@@ -299,7 +304,7 @@ def random_problems() -> Iterator[tuple[str, AttentionProblem]]:
         gqa = rng.random() < 0.3
         others = shared if gqa else heads
         dtype = rng.choice([np.float16, np.dtype(ml_dtypes.bfloat16), np.float16, np.float32])
-        given: dict[str, Any] = {"enable_gqa": gqa, "backward": rng.random() < 0.4}
+        given: dict[str, Any] = {"enable_gqa": gqa, "backward": rng.random() < 0.4, "lse": rng.random() < 0.4}
         kind = rng.choice(["", "", "causal", "bool", "added", "wide"])
         if kind == "causal":
             given["is_causal"] = True

@@ -26,7 +26,8 @@ NO_OPERATIONS = {
     *("set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads"),
     *("set_num_threads", "use", "use_deterministic_algorithms", "linalg.LinAlgError"),
     *("apply_to", "carry", "check_precision", "doctor", "read_from", "shadow", "verify_determinism", "worker_initializer"),
-    *("functional.MultiHeadAttention", "functional.ScalingType", "grad.AttentionGrads", "grad.NormGrads", "grad.RnnGrads", "grad.StateGrads"),
+    *("functional.AttentionLSE", "functional.MultiHeadAttention", "functional.ScalingType", "grad.AttentionGrads", "grad.NormGrads"),
+    *("grad.RnnGrads", "grad.StateGrads"),
     *("quantized.HistogramObserver", "quantized.MinMaxObserver", "quantized.PackedConv2d", "quantized.PackedLinear"),
     *("sparse.CompressedMatrix", "sparse.ProductWay", "sparse.search"),
 }
@@ -123,6 +124,7 @@ def _layers() -> dict[str, Arguments]:
     }  # fmt: skip
     calls["grouped_mm"] = {"mat_a": numbers(3, 4), "mat_b": numbers(2, 4, 5), "offs": np.array([1, 3], np.int32)}
     calls["scaled_dot_product_attention"] = {"query": x, "key": x, "value": x, "attn_mask": numbers(3, 3)}
+    calls["varlen_attn"] = {"query": x, "key": x, "value": x, "cu_seq_q": np.array([0, 2]), "cu_seq_k": np.array([0, 2])}
     sequence = numbers(3, 2, 4)
     heads = {
         "query": sequence,
@@ -195,6 +197,7 @@ def _gradients() -> dict[str, Arguments]:
         "grad_output": numbers(2, 3, 4),
         "attn_mask": numbers(3, 3),
     }
+    calls["varlen_attn_backward"] = {"query": x, "key": x, "value": x, "grad_output": x, "cu_seq_q": np.array([0, 2])}
     return calls
 
 

@@ -50,9 +50,11 @@ class ElementwiseKernel:
         words = [each.split() for each in in_params.split(",")]
         self.raw = {each[-1] for each in words if each[0] == "raw"}  # whole arrays, in C order, which the kernel indexes itself
         self.inputs = [(each[-2], each[-1]) for each in words]
-        (self.output,) = [tuple(each.split()) for each in out_params.split(",")]
+        words = [each.split() for each in out_params.split(",")]
+        ((kind, name),) = [each[-2:] for each in words]
+        self.output, self.writes_raw = (kind, name), words[0][0] == "raw"
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, size: int | None = None) -> Any:
         from fakes.cupy_standin import ndarray, unwrap
 
         given, rest = args[: len(self.inputs)], args[len(self.inputs) :]
@@ -67,15 +69,17 @@ class ElementwiseKernel:
         dtype = types[self.output[0]]
         arrays = [np.asarray(unwrap(value), types.get(kind, kind)) for (kind, _), value in zip(self.inputs, given, strict=True)]
         walked = [a.shape for (_, name), a in zip(self.inputs, arrays, strict=True) if name not in self.raw]
-        shape = np.broadcast_shapes(*walked, *((rest[0].shape,) if self.raw else ()))
+        assert (size is not None) == self.writes_raw, "who writes where it likes says for how many indices"
+        shape = rest[0].shape if self.writes_raw else np.broadcast_shapes(*walked, *((rest[0].shape,) if self.raw else ()))
+        walked_over = () if self.writes_raw else shape
         wide = {kind: np.dtype(np.float32 if t.itemsize == 2 else t) for kind, t in types.items()}
         flat = [
-            np.ascontiguousarray(np.broadcast_to(a.astype(wide.get(kind, a.dtype)), a.shape if name in self.raw else shape))
+            np.ascontiguousarray(np.broadcast_to(a.astype(wide.get(kind, a.dtype)), a.shape if name in self.raw else walked_over))
             for (kind, name), a in zip(self.inputs, arrays, strict=True)
         ]
         made = np.empty(shape, wide[self.output[0]])
-        _library(self._source(wide)).run(ctypes.c_ssize_t(made.size), *(ctypes.c_void_p(a.ctypes.data) for a in (*flat, made)))
-        device = next(v.device.id for v in given if isinstance(v, ndarray))
+        _library(self._source(wide)).run(ctypes.c_ssize_t(made.size if size is None else size), *(ctypes.c_void_p(a.ctypes.data) for a in (*flat, made)))
+        device = next(v.device.id for v in (*given, *rest) if isinstance(v, ndarray))
         out = rest[0] if rest else ndarray(np.empty(shape, dtype), device)
         assert out.shape == shape
         with np.errstate(all="ignore"):
@@ -87,10 +91,12 @@ class ElementwiseKernel:
         kinds = "".join(f"typedef {_TYPES[t.name]} {kind};\n" for kind, t in wide.items())
         types = [kind if kind in wide else _TYPES[kind] for kind, _ in named]
         pointers = ", ".join(f"{'const ' if i < len(self.inputs) else ''}{t} *_{name}" for i, (t, (_, name)) in enumerate(zip(types, named, strict=True)))
+        where = "0" if self.writes_raw else "i"
         values = " ".join(
-            f"const {t} *{name} = _{name};" if name in self.raw else f"const {t} {name} = _{name}[i];"
+            f"const {t} *{name} = _{name};" if name in self.raw else f"const {t} {name} = _{name}[{where}];"
             for t, (_, name) in zip(types, self.inputs, strict=False)
         )
-        result = f"{types[-1]} &{self.output[1]} = _{self.output[1]}[i];"
+        name = self.output[1]
+        result = f"{types[-1]} *{name} = _{name};" if self.writes_raw else f"{types[-1]} &{name} = _{name}[i];"
         loop = f"for (ptrdiff_t i = 0; i < n; ++i) {{ {values} {result} {self.operation}; }}"
         return f'{_HEAD}{kinds}{self.preamble}\nextern "C" void run(ptrdiff_t n, {pointers}) {{ {loop} }}\n'

@@ -20,9 +20,9 @@ import pytest
 
 from backline.libraries.cuda.attention import kernel_compiler as compiler
 from backline.libraries.cuda.attention import packaged_kernels as packaged
-from backline.libraries.cuda.attention import philox
 from backline.libraries.cuda.attention.kernel_launcher import SCALARS
 from backline.libraries.cuda.attention.launch_sequence import KERNELS, Tile, Variant, parameters
+from fakes import philox
 
 __all__ = ["RawModule", "build", "played"]
 
@@ -147,7 +147,7 @@ class _Launch:
             scores = np.where(np.tri(self.Lq, self.Lk, dtype=bool), scores, -np.inf)
         kept = np.ones((1, 1, 1, 1))
         if self.DROPOUT:
-            kept = philox.kept(np, scores.shape, self.seed, float(np.float32(self.dropout)), np.float64)
+            kept = philox.kept(scores.shape, self.seed, float(np.float32(self.dropout)))
         return scores, kept
 
 
@@ -160,7 +160,7 @@ def _forward(a: _Launch) -> None:
     weights = weights / np.where(total == 0, 1, total)
     a.dense("O", (a.batch, a.heads, a.Lq, a.DV), a.dtype)[...] = ((weights * kept) @ v).astype(a.dtype)
     if a.SAVE:
-        lse = np.where(total == 0, np.inf, most + np.log2(np.where(total == 0, 1, total)))
+        lse = np.where(total == 0, -np.inf, (most + np.log2(np.where(total == 0, 1, total))) * np.log(2))
         a.dense("LSE", (a.batch, a.heads, a.Lq), DTYPES["float32"])[...] = lse[..., 0]
 
 
@@ -175,7 +175,7 @@ def _slopes(a: _Launch) -> tuple[Array, Array, Array]:
     scores, kept = a.weights()
     lines = (a.batch, a.heads, a.Lq)
     lse, delta = (a.dense(name, lines, DTYPES["float32"]).astype(np.float64)[..., None] for name in ("LSE", "Delta"))
-    weights = np.exp2(scores - lse)
+    weights = np.exp2(scores - np.where(lse == -np.inf, np.inf, lse * np.log2(np.e)))
     g = a.operand("G", "g", a.heads, a.Lq, a.DV)
     v = a.operand("V", "v", a.heads // a.each_k, a.Lk, a.DV)
     changed = g @ v.swapaxes(-1, -2) * kept

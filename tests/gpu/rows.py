@@ -53,7 +53,7 @@ ROWS: dict[str, Row] = {
     **_rows(
         "attention", "SDPA",
         "what every backend asks for", "what FLASH asks for", "what EFFICIENT asks for", "what CUDNN asks for", "MATH", "FLASH", "EFFICIENT",
-        "CUDNN", "priority",
+        "CUDNN", "priority", "multi-head attention and packed sequences", "gradients from the log-sum-exp",
     ),
     **_rows("launch", "TRI", "a kernel compiled here, launched by CuPy", "a kernel as PTX, launched by CuPy"),
     **_rows("sparse", "SP", "prune, compress, search, multiply"),

@@ -16,7 +16,7 @@ from backline.errors import BacklineError, NoKernel
 from backline.libraries import attention_constraints
 from backline.libraries.base import NULL_PLANNER
 from backline.libraries.cuda.common import bindings
-from backline.libraries.cuda.cudnn import library as cudnn
+from backline.libraries.cuda.cudnn.attention_plans import AttentionPlan
 from backline.libraries.cuda.cudnn.sdpa_graphs import attention_recipe
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from gpu.arrays import normal, wide
@@ -225,7 +225,7 @@ def test_how_exact_cudnn_is_in_float32(row: Any, xp: Any, rehearsed: bool, devic
     if plans:
         try:
             with xp.cuda.Device(0):
-                run = cudnn._Attention(problem, attention_recipe(problem, "sdpa"), bindings.cudnn(), 0, NULL_PLANNER)
+                run = AttentionPlan(problem, attention_recipe(problem, "sdpa"), bindings.cudnn(), 0, NULL_PLANNER)
                 error = deviation(run(*given.values()), case.wanted[0])
             text = f"error {error:.2g}: {'no' if error <= TF32_SHOWS else 'yes, it is reduced to'} TF32 ({plans[0]})"
         except (BacklineError, bindings.cudnn().cudnnGraphNotSupportedError, RuntimeError) as error:
@@ -326,3 +326,87 @@ def test_products_of_math_are_the_engines(row: Any, xp: Any, rehearsed: bool) ->
         seen.append(choice.candidates[0].reason)
         assert f"products by {library} " in seen[-1]
     row.observe("; ".join(seen))
+
+
+# --- dropout, lengths, and what is made of attention ----------------------------------------------------------------------
+
+
+@pytest.mark.gpu(row="SDPA-8")
+def test_the_seed_of_cudnn_is_told_with_the_call(row: Any, xp: Any, rehearsed: bool) -> None:
+    row.expect("cuDNN's dropout: one seed leaves out the same weights each time, another one others; as many as asked for")
+    case = sized(Case(dropout=0.25, lengths=((256, 256), (24, 24))), rehearsed)
+    given = case.arrays(xp)
+    length = given["key"].shape[2]
+    given["value"] = xp.asarray(np.ascontiguousarray(np.broadcast_to(np.eye(length, 64, dtype=np.float16), given["value"].shape)))
+    with only(CUDNN):
+        first, again, other = (wide(attend(**given, dropout_p=0.25, seed=seed)) for seed in (7, 7, 8))
+    seen = first[..., : min(length, 64)] == 0
+    share = float(seen.mean())
+    row.observe(f"{share:.3f} of the weights left out; {float((first != other).mean()):.3f} of the results differ with another seed")
+    assert (first == again).all()
+    assert rehearsed or ((first != other).any() and abs(share - 0.25) < 0.02)
+
+
+@pytest.mark.gpu(row="SDPA-8")
+@pytest.mark.parametrize("case", [Case(mask="bool", grad=True, lengths=((192, 192), (64, 64))), Case(mask="bool", grad=True, lengths=((320, 448), (64, 64)))], ids=str)
+def test_a_mask_where_64_queries_are_left_of_128(row: Any, xp: Any, rehearsed: bool, case: Case) -> None:
+    row.expect("gradients with a mask are numbers where the length leaves 64 when divided by 128, or are refused as an erratum")
+    try:
+        first, back, choice = sized(case, rehearsed).run(xp, CUDNN)
+    except NoKernel as error:
+        row.observe(f"{case}: refused: {' '.join(str(error).split())[:200]}")
+        assert "cudnn" in str(error)
+        return
+    row.observe(f"{case}: {first:.2g}, gradients {back:.2g}", f"{choice.library} {choice.algorithm}")
+    assert first <= case.allowed and back <= 4 * case.allowed
+
+
+@pytest.mark.gpu(row="SDPA-10")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_multi_head_attention(row: Any, xp: Any, dtype: str) -> None:
+    row.expect("multi-head attention, with its weights and without, as on the host in float64")
+    x, weight, out = normal((2, 96, 128), dtype, 1), normal((384, 128), dtype, 2) / 12, normal((128, 128), dtype, 3) / 12
+    hosts = [x, weight.astype(x.dtype), out.astype(x.dtype)]
+    double, there = [wide(a) for a in hosts], [xp.asarray(a) for a in hosts]
+
+    def run(arrays: list[Any], **options: Any) -> Any:
+        query, packed, last = arrays
+        return backline.nn.functional.multi_head_attention(query, query, query, 2, packed, None, last, None, is_causal=True, **options)
+
+    errors = []
+    for options in ({}, {"need_weights": True}):
+        found, wanted = run(there, **options), run(double, **options)
+        errors += [deviation(one, of) for one, of in zip(found, wanted, strict=True) if of is not None]
+    once, again, other = (wide(run(there, dropout_p=0.5, seed=seed).output) for seed in (1, 1, 2))
+    row.observe(f"{dtype}: errors {', '.join(f'{e:.2g}' for e in errors)}")
+    assert max(errors) <= 4 * ALLOWED[dtype]
+    assert (once == again).all() and (once != other).any()
+
+
+@pytest.mark.gpu(row="SDPA-10")
+def test_packed_sequences(row: Any, xp: Any) -> None:
+    row.expect("sequences of several lengths, packed: each as if it were alone")
+    hosts = [normal((300, 4, 64), "float16", i) for i in range(3)]
+    positions = [0, 64, 128, 200, 300]
+    found = backline.nn.functional.varlen_attn(*map(xp.asarray, hosts), positions, is_causal=True, return_lse=True)
+    wanted = backline.nn.functional.varlen_attn(*map(wide, hosts), positions, is_causal=True, return_lse=True)
+    errors = [deviation(one, of) for one, of in zip(found, wanted, strict=True)]
+    row.observe(f"errors {errors[0]:.2g}, of the log-sum-exp {errors[1]:.2g}")
+    assert errors[0] <= 4 * ALLOWED["float16"] and errors[1] <= 1e-3
+
+
+@pytest.mark.gpu(row="SDPA-11")
+@pytest.mark.parametrize("kernel", [FLASH, EFFICIENT, CUDNN, MATH], ids=lambda kernel: kernel.name)
+def test_gradients_from_the_log_sum_exp(row: Any, xp: Any, rehearsed: bool, kernel: SDPBackend) -> None:
+    row.expect("gradients that are given the output and the log-sum-exp are those that are not, to rounding")
+    case = sized(Case(causal=True, grad=True), rehearsed)
+    given = case.arrays(xp, grad=True)
+    arrays = given["query"], given["key"], given["value"]
+    with only(kernel):
+        attended = attend(*arrays, **case.options, return_lse=True)
+        found = slopes(*arrays, given["grad_output"], **case.options, output=attended.output, lse=attended.lse)
+    with sdpa_kernel(MATH):
+        lse = attend(*(wide(x) for x in arrays), **case.options, return_lse=True).lse
+    errors = [deviation(one, of) for one, of in zip(found[:3], case.wanted[1][:3], strict=True)]
+    row.observe(f"{kernel.name}: gradients {max(errors):.2g}, log-sum-exp {deviation(attended.lse, lse):.2g}")
+    assert max(errors) <= 4 * case.allowed and deviation(attended.lse, lse) <= 1e-3

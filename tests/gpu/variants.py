@@ -168,8 +168,6 @@ class Case:
         given = {name: array for name, array in self.hosts.items() if name != "grad_output"}
         options = {name: value for name, value in self.options.items() if name != "seed"}
         forward = replace(attention_problem(**given, **options), device="cuda:0")
-        if self.dropout:
-            forward = replace(forward, parameters=tuple(sorted((*forward.parameters, ("seed", 77)))))
         yield forward
         if self.grad:
             back = operand("grad", self.hosts["grad_output"])

@@ -104,6 +104,9 @@ LAYERS: dict[str, tuple[Op, tuple[tuple[int, ...], ...]]] = {
     "depthwise": (lambda x, w: F.conv2d(x, w, groups=4), ((2, 4, 7, 7), (4, 1, 3, 3))), "conv_transpose": (F.conv_transpose2d, ((2, 4, 7, 7), (4, 3, 3, 3))),
     "conv_weight": (lambda x, g: G.conv2d_weight(x, (6, 4, 3, 3), g), ((2, 4, 7, 7), (2, 6, 5, 5))), "attention": (F.scaled_dot_product_attention, ((2, 3, 5, 8),) * 3),
     "causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((2, 3, 5, 8),) * 3),
+    "log-sum-exp": (lambda q, k, v: tuple(F.scaled_dot_product_attention(q, k, v, return_lse=True)), ((2, 3, 5, 8),) * 3),
+    "multi_head": (lambda x, w, o: F.multi_head_attention(x, x, x, 2, w, None, o, None).output, ((2, 5, 8), (24, 8), (8, 8))),
+    "packed": (lambda q, k, v: F.varlen_attn(q, k, v, [0, 2, 6]), ((6, 2, 8),) * 3),
     "attention_backward": (lambda *a: G.scaled_dot_product_attention_backward(*a)[:3], ((2, 3, 5, 8),) * 4),
 }  # fmt: skip
 _STATES, _WEIGHTS = ((2, 3, 4),) * 2, ((16, 5), (16, 4)) * 2
@@ -156,6 +159,23 @@ def test_layers(here: Any, name: str, dtype: str) -> None:
     launched = here.device.hollow_launches()
     agree(here, op, *(numbers(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes)))
     assert here.device.hollow_launches() > launched or name == "nothing"
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:4])
+def test_numbers_of_dropout_have_the_bits_of_the_host(here: Any, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads take one element or several; attention draws four keys at a time."""
+    from backline.libraries.cuda.attention import philox
+    from backline.libraries.cuda.common import elementwise_kernels
+    from fakes.philox import kept
+
+    x = numbers(7, 33, dtype=dtype)
+    for lanes in (1 << 17, 50, 1):
+        monkeypatch.setattr(elementwise_kernels, "LANES", lanes)
+        assert (F.dropout(there(x), 0.4, seed=2**70 + 3).get() == F.dropout(x, 0.4, seed=2**70 + 3)).all()
+    if dtype in ("float32", "float64"):
+        for shape in ((2, 3, 5, 7), (1, 4), (3, 2, 1)):
+            found = philox.kept(here.xp, shape, 2**63 + 9, 0.3, np.dtype(dtype))
+            assert (found.get() == kept(shape, 2**63 + 9, 0.3).astype(dtype)).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES[2:])

@@ -172,12 +172,13 @@ def unique() -> None:
 @difference(
     "Operations", "arguments of our own",
     torch="Without counterpart.",
-    backline="`dropout(seed=)`, `scaled_dot_product_attention(seed=)`, `linear(activation=)`, `use_deterministic_algorithms(level=)`: by keyword alone.",
+    backline="`dropout(seed=)`, `scaled_dot_product_attention(seed=, return_lse=)`, `linear(activation=)`, `use_deterministic_algorithms(level=)`: by keyword alone.",
     why="What a library can do in the same call, a caller can ask for.",
     remedy="Leave them out where a program is to run on both.",
 )  # fmt: skip
 def arguments() -> None:
-    for function, name in ((functional.dropout, "seed"), (functional.scaled_dot_product_attention, "seed"), (functional.linear, "activation")):
+    attend = functional.scaled_dot_product_attention
+    for function, name in ((functional.dropout, "seed"), (attend, "seed"), (attend, "return_lse"), (functional.linear, "activation")):
         parameter = inspect.signature(function).parameters[name]
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY, name
     with backends.flags():

@@ -20,14 +20,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from backline.libraries.cuda.attention import triton_kernels
-from backline.libraries.cuda.attention.launch_sequence import Recipe, Tile, limits, recipe
+from backline.libraries.cuda.attention.launch_sequence import KERNELS, Recipe, Tile, limits, recipe
 from backline.problems import operand
 from backline.problems.attention_problem import AttentionProblem, attention_problem
+from fakes import philox
 from fakes.triton_arrays import Pointer
 
 Array = np.ndarray[Any, Any]
 SMALL = Tile(16, 16, 4, 1)
 UNEVEN = Tile(32, 16, 4, 1)
+SEED = 2**40 + 5
 ALLOWED = {"float32": 2e-6, "float16": 3e-3}
 
 
@@ -40,24 +42,13 @@ def run(problem: AttentionProblem, made: Recipe, tile: Tile, arrays: dict[str, A
     for step in made.steps:
         pointers = [Pointer(at[role] if role else none) for role in step.pointers]
         kernel = getattr(triton_kernels, step.variant.kernel)
-        kernel[(step.programs(tile),)](*pointers, *step.scalars, **step.variant.fixed(tile))
+        names = KERNELS[step.variant.kernel][1]
+        scalars = (SEED if name == "seed" else value for name, value in zip(names, step.scalars, strict=True))
+        kernel[(step.programs(tile),)](*pointers, *scalars, **step.variant.fixed(tile))
     return at
 
 
 # --- the reference -----------------------------------------------------------------------------------------------------------
-
-
-def philox(seed: int, key: Array, row: Array, batch_head: Array) -> Array:
-    """The first word of Philox 4x32 with ten rounds, by its definition."""
-    c = [np.broadcast_arrays(key, row, batch_head)[i].astype(np.uint64) for i in range(3)]
-    c.append(np.zeros_like(c[0]))
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
-    low = np.uint64(0xFFFFFFFF)
-    for _ in range(10):
-        first, second = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(second >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), second & low, (first >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), first & low]
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return c[0]
 
 
 def reference(p: AttentionProblem, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -80,10 +71,11 @@ def reference(p: AttentionProblem, arrays: dict[str, Array]) -> dict[str, Array]
     weights = weights / np.where(total == 0, 1, total)
     kept = np.ones(scores.shape)
     if p.dropout:
-        b, h, i, j = np.ogrid[tuple(slice(n) for n in scores.shape)]
-        uniform = (philox(int(p.parameter("seed")), j, i, b * heads + h) >> np.uint64(8)) * 2.0**-24
-        kept = (uniform >= np.float32(p.dropout)) * (1 / (1 - p.dropout) if p.dropout < 1 else 0.0)
+        kept = philox.kept(scores.shape, SEED, p.dropout)
     found = {"O": (weights * kept) @ many[1]}
+    if p.returns_lse or "grad" in arrays:
+        with np.errstate(divide="ignore"):
+            found["LSE"] = np.where(total == 0, -np.inf, most + np.log(total))[..., 0]
     if "grad" in arrays:
         g = arrays["grad"].astype(np.float64)
         dp = g @ many[1].swapaxes(-1, -2) * kept
@@ -103,6 +95,7 @@ def case(
     queries: int = 20, keys: int = 20, dim: int = 16, vdim: int = 0, heads: int = 2, shared: int = 1, batch: int = 1, dtype: str = "float32",
     mask: Callable[[np.random.Generator, tuple[int, ...]], Array] | None = None, causal: bool = False, dropout: float = 0.0,
     tile: Tile = SMALL, grad: bool = True, interleaved: bool = False, scale: float | None = None, large: float = 1.0,
+    known: bool = False,
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """Name of each result -> its error and what is allowed."""
     rng = np.random.default_rng(7)
@@ -119,14 +112,23 @@ def case(
     if grad:
         arrays["grad"] = array(heads, queries, vdim or dim)
         p = replace(p, operands=(*p.operands, operand("grad", arrays["grad"])))
-    if dropout:
-        p = replace(p, parameters=(*p.parameters, ("seed", 2**40 + 5)))
     p = replace(p, device="cuda:0")
+    if not grad:
+        p = replace(p, parameters=(*p.parameters, ("return_lse", True)))
+    if known:  # gradients from what a forward pass gave
+        forward = replace(p, operands=tuple(o for o in p.operands if o.role != "grad"), parameters=(*p.parameters, ("return_lse", True)))
+        gave = run(forward, recipe(forward, (9, 0)), tile, arrays)
+        arrays |= {"output": gave["O"], "lse": gave["LSE"]}
+        p = replace(p, operands=(*p.operands, *(operand(role, arrays[role]) for role in ("output", "lse"))))
     assert limits(p) == "", limits(p)
     found, expected = run(p, recipe(p, (9, 0)), tile, arrays), reference(p, arrays)
+    if known:
+        expected = {role: wanted for role, wanted in expected.items() if role in ("DQ", "DK", "DV_")}
     errors = {}
     for role, wanted in expected.items():
-        error = np.abs(found[role].astype(np.float64) - wanted).max() / max(1.0, np.abs(wanted).max())
+        got, none = found[role].astype(np.float64), np.isneginf(wanted)
+        assert (np.isneginf(got) == none).all(), role
+        error = np.abs(got[~none] - wanted[~none]).max(initial=0) / max(1.0, np.abs(wanted[~none]).max(initial=0))
         errors[role] = float(error), ALLOWED[dtype] * (1 if role == "O" else 4) * large
     return errors
 
@@ -171,6 +173,7 @@ CASES: dict[str, dict[str, Any]] = {
     "interleaved": {"interleaved": True, "batch": 2, "queries": 17, "keys": 17},
     "scale": {"scale": -0.7, "heads": 1},
     "large scores": {"large": 30.0, "heads": 1},
+    "log-sum-exp given": {"known": True, "mask": _bools}, "log-sum-exp given, dropout": {"known": True, "dropout": 0.3, "queries": 33},
     "forward alone": {"grad": False, "queries": 33},
 }
 

@@ -31,8 +31,6 @@ pytestmark = [
 def made(dim: int, dtype: Any, capability: tuple[int, int], grad: bool = False, mask: bool = False, **parameters: Any) -> Recipe:
     x = np.zeros((1, 4, 256, dim), dtype)
     p = attention_problem(x, x, x, np.zeros((256, 256), bool) if mask else None, **parameters)
-    if p.dropout:
-        p = replace(p, parameters=(*p.parameters, ("seed", 3)))
     if grad:
         p = replace(p, operands=(*p.operands, operand("grad", x)))
     return recipe(replace(p, device="cuda:0"), capability)

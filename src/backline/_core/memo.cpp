@@ -31,7 +31,7 @@ size_t entries = 0, max_entries = 4096;
 uint64_t clock_ = 0, misses = 0;
 Counter generation;  // how often it was emptied
 
-enum Tag : int64_t { kArray = 1, kNone, kBool, kInt, kFloat, kComplex, kText, kTuple, kForeign };
+enum Tag : int64_t { kArray = 1, kNone, kBool, kInt, kFloat, kComplex, kText, kTuple, kForeign, kScalar };
 
 // References to let go of once the lock is released: a finaliser may call back into the Memo.
 struct Garbage : std::vector<PyObject *> {
@@ -158,6 +158,14 @@ void Signature::put_argument(PyObject *value, int depth) {
     } else if (!put_value(value) && !put_foreign(value)) {
         memoizable = false;
     }
+}
+
+void Signature::put_scalar(PyObject *value) {
+    int overflow = -1;
+    const long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+    if (overflow < 0 || (!overflow && number < 0)) return put_argument(value);  // refused or converted, as other arguments are
+    put(kScalar);
+    scalar = value;
 }
 
 bool Signature::put_value(PyObject *value) {

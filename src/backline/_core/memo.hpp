@@ -13,6 +13,7 @@ struct Signature {
     int array_count = 0;
     int array_at[kArrays];  // the word of each array of the call that tells its dtype; its sizes and strides follow
     bool memoizable = true;
+    PyObject *scalar = nullptr;  // the run-time scalar of the call, borrowed; nullptr for none
     bool takes_foreign = false, foreign = false;  // arrays that are not NumPy's: whether they may, and do, belong to the call
 
     void put(int64_t word) {
@@ -25,6 +26,7 @@ struct Signature {
         (put(more), ...);
     }
     void put_argument(PyObject *value, int depth = 0);
+    void put_scalar(PyObject *value);  // of an int from 0 on, only that there is one becomes part of the key
     bool put_value(PyObject *value);  // a number or a short text; false for anything else
     bool put_foreign(PyObject *array);  // may run Python code
     uint64_t hash() const;

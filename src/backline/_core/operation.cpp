@@ -26,6 +26,9 @@ struct Operation {
     PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised; None leaves such calls to `general`
     PyObject *general;   // general(*args, **kwargs) -> result, for all others: converts, or refuses with the reason
     PyObject *templated;  // templated(args, kwargs) -> PlanTemplate, for calls whose sizes keep changing; or None
+    PyObject *scalars;    // tuple of the name of a parameter whose numbers plans are given by keyword and the key leaves out; or None
+    PyObject *draw;       // draw() -> int, for calls that give no such number to a plan that takes one; or None
+    Py_ssize_t scalar_at; // the position of that parameter, -1 for none
     PyObject *weakrefs;
     PyObject *bound;     // nullptr, or a tuple of arrays that every plan gets before those of the call
     std::unique_ptr<OwnMemo> own;  // nullptr, or its plans: those of an Operation with bound arrays live and die with it
@@ -70,10 +73,26 @@ bool remember(PyObject *plan) {
     return true;
 }
 
+// Whether a plan takes the run-time scalar of its operation. Compiled ones take arrays alone.
+bool takes_scalar(const Operation *self, PyObject *plan) {
+    if (self->scalar_at < 0 || plan == Py_None || is_prepared(plan)) return false;
+    Ref names(PyObject_GetAttrString(plan, "scalars"));
+    if (!names) PyErr_Clear();
+    return names && PyObject_IsTrue(names.get()) == 1;
+}
+
+PyObject *run_on_arrays(PyObject *plan, const Signature &s, PyObject *scalars) {
+    if (!scalars) return PyObject_Vectorcall(plan, s.arrays, size_t(s.array_count), nullptr);
+    PyObject *all[Signature::kArrays + 1];
+    std::copy(s.arrays, s.arrays + s.array_count, all);
+    all[s.array_count] = s.scalar;
+    return PyObject_Vectorcall(plan, all, size_t(s.array_count), scalars);
+}
+
 // The plan of arrays that are not NumPy's is given them alone, in the order of the call. One that says it failed is not used
 // again: the Memo is emptied, and the next call asks for another.
-PyObject *run_foreign(PyObject *plan, const Signature &s) {
-    PyObject *result = PyObject_Vectorcall(plan, s.arrays, size_t(s.array_count), nullptr);
+PyObject *run_foreign(PyObject *plan, const Signature &s, PyObject *scalars) {
+    PyObject *result = run_on_arrays(plan, s, scalars);
     if (result) return result;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -85,11 +104,13 @@ PyObject *run_foreign(PyObject *plan, const Signature &s) {
 }
 
 // Whoever calls this owns the plan: the Memo may evict it, and a nested call be remembered, while it runs.
-PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames, PyObject *bound) {
+PyObject *run_plan(const Operation *self, PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames) {
     if (!remember(plan)) return nullptr;
     if (is_prepared(plan) && !s.foreign) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
     [[maybe_unused]] PythonCall call;
-    if (s.foreign) return run_foreign(plan, s);
+    PyObject *scalars = s.scalar && takes_scalar(self, plan) ? self->scalars : nullptr, *bound = self->bound;
+    if (s.foreign) return run_foreign(plan, s, scalars);
+    if (scalars) return run_on_arrays(plan, s, scalars);
     if (!bound) return PyObject_Vectorcall(plan, args, nargs, kwnames);
     Py_ssize_t n = PyTuple_GET_SIZE(bound), given = PyVectorcall_NARGS(nargs), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
     std::vector<PyObject *> all;
@@ -157,14 +178,18 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     s.words[s.count++] = reinterpret_cast<int64_t>(snapshot.get());
     if (self->bound)  // always the same: no words of the key
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->bound); ++i) s.arrays[s.array_count++] = PyTuple_GET_ITEM(self->bound, i);
-    for (Py_ssize_t i = 0; i < nargs && s.memoizable; ++i) s.put_argument(args[i]);
+    auto put = [&](Py_ssize_t position, PyObject *value) {
+        if (position == self->scalar_at) s.put_scalar(value);
+        else s.put_argument(value);
+    };
+    for (Py_ssize_t i = 0; i < nargs && s.memoizable; ++i) put(i, args[i]);
     for (Py_ssize_t i = 0; i < named && s.memoizable; ++i) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
         Py_ssize_t position = 0, known = PyTuple_GET_SIZE(self->parameters);
         while (position < known && PyTuple_GET_ITEM(self->parameters, position) != name) ++position;
         if (position == known) s.memoizable = false;  // a name we do not have, or one that is not interned
         s.put(-1 - position);
-        s.put_argument(args[nargs + i]);
+        put(position, args[nargs + i]);
     }
     if (!s.memoizable && PyErr_Occurred()) return nullptr;
     if (!s.memoizable) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
@@ -178,6 +203,9 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         Ref hold_tracer(Py_XNewRef(tracer.get()));  // looking at the load, and the sampler between two runs, run Python code
         const bool sampled = is_sampled(plan);
         Ref inner(Py_NewRef(sampled ? as<SampledPlan>(plan)->plan.get().get() : plan));
+        // Nobody else would draw the same number again: such a call is run once, as it is.
+        Ref drawn(!s.scalar && self->draw != Py_None && takes_scalar(self, inner.get()) ? checked(PyObject_CallNoArgs(self->draw)) : nullptr);
+        if (drawn) s.scalar = drawn.get(), once_only = true;
         if (hold_tracer)  // a plan of one use cannot be run again
             if (Ref sampler = due_sampler(hold_tracer, !once_only)) {
                 Ref result(call_by_sampler(sampler.get(), raw, inner.get(), args, nargsf, kwnames));
@@ -185,11 +213,11 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
                 return result.release();
             }
         auto once = [&](PyObject *one, Stopwatch *watch) {
-            auto bare = [&] { return run_plan(one, s, args, nargsf, kwnames, self->bound); };
+            auto bare = [&] { return run_plan(self, one, s, args, nargsf, kwnames); };
             auto timed = [&] { return watch ? watch->time(bare) : bare(); };
             return hold_tracer ? traced(hold_tracer.get(), self->name, one, {args, nargs + named, self->bound}, timed) : timed();
         };
-        // A plan of one use is made for this call: another one would draw another seed, or warn again.
+        // A plan of one use is made for this call: another one would warn again.
         if (const int threads = once_only ? 1 : threads_of(inner.get(), s); threads > 1) {
             const int shared = shared_threads(threads);
             if (shared < 0) return static_cast<PyObject *>(nullptr);
@@ -251,12 +279,12 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
 }
 
 PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"name", "parameters", "resolve", "general", "bound", "most", "foreign", "templated", nullptr};
-    PyObject *name, *parameters, *resolve, *general, *bound = nullptr, *templated = Py_None;
+    static const char *names[] = {"name", "parameters", "resolve", "general", "bound", "most", "foreign", "templated", "scalar", "draw", nullptr};
+    PyObject *name, *parameters, *resolve, *general, *bound = nullptr, *templated = Py_None, *scalar = Py_None, *draw = Py_None;
     Py_ssize_t most = 8;
     int foreign = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!npO", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
-                                     &resolve, &general, &PyTuple_Type, &bound, &most, &foreign, &templated))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!npOOO", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
+                                     &resolve, &general, &PyTuple_Type, &bound, &most, &foreign, &templated, &scalar, &draw))
         return nullptr;
     if (most < 1 || (bound && PyTuple_GET_SIZE(bound) > kMaxBound))
         throw python_error(PyExc_ValueError, "an Operation keeps one plan or more, and has few bound arrays");
@@ -275,6 +303,9 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->resolve = Py_NewRef(resolve);
     self->general = Py_NewRef(general);
     self->templated = Py_NewRef(templated);
+    self->draw = Py_NewRef(draw);
+    self->scalars = scalar == Py_None ? Py_NewRef(Py_None) : checked(PyTuple_Pack(1, scalar));
+    self->scalar_at = -1;
     self->bound = Py_XNewRef(bound);
     if (bound) self->own = std::make_unique<OwnMemo>(size_t(most));
     self->dict = checked(PyDict_New());
@@ -283,12 +314,15 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
         PyObject *item = Py_NewRef(PyTuple_GET_ITEM(parameters, i));
         PyUnicode_InternInPlace(&item);
         PyTuple_SET_ITEM(self->parameters, i, item);
+        if (PyUnicode_Check(scalar) && !PyUnicode_Compare(item, scalar)) self->scalar_at = i;
     }
+    if (scalar != Py_None && self->scalar_at < 0) throw python_error(PyExc_ValueError, "the run-time scalar of an Operation is one of its parameters");
     return made.release();
 }
 
 using OperationReferences = References<Operation, &Operation::dict, &Operation::parameters, &Operation::resolve, &Operation::general,
-                                       &Operation::bound, &Operation::name, &Operation::templated>;
+                                       &Operation::bound, &Operation::name, &Operation::templated,
+                                       &Operation::scalars, &Operation::draw>;
 
 int operation_traverse(PyObject *raw, visitproc visit, void *arg) {
     Operation *self = as<Operation>(raw);
@@ -373,19 +407,19 @@ PyType_Spec operation_spec = {"backline._core.Operation", sizeof(Operation), 0,
 PyObject *get_last_plan() { return Py_NewRef(last && last->plan ? last->plan : Py_None); }
 
 // A call that an Operation did not make itself: seen by explain and trace like any other.
-PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
+PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     if (n < 2) throw python_error(PyExc_TypeError, "run takes a name, a plan and its arrays");
     Held snapshot, tracer;
     if (!current_scope_state(snapshot, tracer)) return nullptr;
     Ref hold_tracer(Py_XNewRef(tracer.get())), plan(Py_NewRef(args[1]));
     if (hold_tracer) due_sampler(hold_tracer, false);
     if (!remember(plan.get())) return nullptr;
-    auto run = [&] { return PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr); };
+    auto run = [&] { return PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), kwnames); };
     return hold_tracer ? traced(hold_tracer.get(), args[0], plan.get(), {args + 2, n - 2, nullptr}, run) : run();
 }
 
-PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(entry<run_named>), METH_FASTCALL,
-                          "run(name, plan, *arrays): the plan's result; explain and trace see the call."},
+PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(entry<run_named>), METH_FASTCALL | METH_KEYWORDS,
+                          "run(name, plan, *arrays, **scalars): the plan's result; explain and trace see the call."},
                          function<get_last_plan>("last_plan", "The Plan this thread ran last, or None."),
                          {}};
 

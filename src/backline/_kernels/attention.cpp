@@ -1,6 +1,7 @@
 #include "attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "../_core/bits.hpp"
 #include "../_core/copy.hpp"
@@ -145,6 +146,7 @@ struct Block {
     char *work;
     int64_t first, count;
     T *scores, *out, *most, *sum, *part, *change;  // sum: of all weights so far; part: of those of a tile
+    T *lse;                                        // of the rows, or nullptr where nobody asks for it
     bool begun = false;
 
     BACKLINE_INLINE void row_product(const Matrix<T> &query, const Matrix<T> &key, int64_t width) {
@@ -223,6 +225,8 @@ struct Block {
     }
 
     BACKLINE_INLINE void finish(char *to, int64_t stride) {
+        // Of a row that may attend to no key the log of the sum of nothing: minus infinity.
+        for (int64_t i = 0; lse && i < count; ++i) lse[i] = sum[i] == T(0) ? kNothing<T> : most[i] + std::log(sum[i]);
         for (int64_t i = 0; i < count; ++i) {
             T *o = out + i * p.out_dim;
             if (!begun || sum[i] == T(0)) {
@@ -244,7 +248,7 @@ struct Block {
 struct Job {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Attention &p, int64_t item, const char *query, const char *key, const char *value,
-                                    const char *mask, char *out, char *work) {
+                                    const char *mask, char *out, char *lse, char *work) {
         int64_t blocks = (p.queries + p.rows - 1) / p.rows;
         int64_t block = item % blocks, head = item / blocks % p.heads, batch = item / blocks / p.heads;
         // With a causal mask the last blocks are the longest: taken from both ends in turn, halves of the items weigh the same.
@@ -257,7 +261,7 @@ struct Job {
         if (p.mask_kind != MaskKind::none) mask += batch * p.mask[0] + head * p.mask[1] + first * p.mask[2];
         auto place = [&](int64_t offset) { return reinterpret_cast<T *>(work + offset); };
         Block<T, Bytes> b{p, w, mask, work, first, count, place(w.scores), place(w.out), place(w.most), place(w.sum), place(w.part),
-                          place(w.change)};
+                          place(w.change), lse ? reinterpret_cast<T *>(lse) + (batch * p.heads + head) * p.queries + first : nullptr};
         std::fill(b.most, b.most + count, kNothing<T>);
         std::fill(b.sum, b.sum + count, T(0));
         Matrix<T> rows = matrix<T>(p, p.direct_q, query, p.query, count, p.dim, work + w.query);
@@ -285,8 +289,8 @@ struct Exponentials {
 
 // What a PreparedCall calls for every item: a block of rows of one head of one element of the batch.
 void attention_item(const Attention *p, int64_t item, const char *query, const char *key, const char *value, const char *mask,
-                    char *out, char *work) {
-    TypedVersions<Job>::table[p->level][p->itemsize == 8](*p, item, query, key, value, mask, out, work);
+                    char *out, char *lse, char *work) {
+    TypedVersions<Job>::table[p->level][p->itemsize == 8](*p, item, query, key, value, mask, out, lse, work);
 }
 
 int64_t attention_workspace(PyObject *description) {

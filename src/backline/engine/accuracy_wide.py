@@ -90,7 +90,9 @@ def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None 
     wide: Any = replace(problem, operands=tuple(operands), parameters=parameters)
     if isinstance(problem, NeuralProblem) and real == LONG:
         return _layer(wide)(*copies)
-    return libraries.get("numpy").prepare(wide, libraries.Algorithm(library="numpy", name="reference"))(*copies)
+    return libraries.get("numpy").prepare(wide, libraries.Algorithm(library="numpy", name="reference"))(
+        *copies, **dict.fromkeys(wide.scalars, 0)
+    )
 
 
 def affordable(problem: Problem) -> bool:

@@ -139,7 +139,7 @@ def measure(
                 if i not in plans:
                     plans[i] = library.prepare(problem, a, *planner_for(library, planner))
                 with np.errstate(all="ignore"):
-                    result = plans[i](*arrays)
+                    result = plans[i](*arrays, **dict.fromkeys(problem.scalars, 0))
             except (RuntimeError, ValueError, ArithmeticError, OSError) as error:
                 failed[i] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 continue

@@ -197,10 +197,10 @@ class VerbosePlan(PythonPlan):
         choice = plan.choice
         self.kept_bytes: int = getattr(plan, "kept_bytes", 0)
 
-        def run(*arrays: Any) -> Any:
-            return _speak(control, level, "execution", choice.problem, choice.chosen, lambda: plan(*arrays))
+        def run(*arrays: Any, **scalars: Any) -> Any:
+            return _speak(control, level, "execution", choice.problem, choice.chosen, lambda: plan(*arrays, **scalars))
 
-        super().__init__(run)
+        super().__init__(run, choice.problem.scalars)
         self.choice = choice
 
 

@@ -38,7 +38,7 @@ _TYPES = {
 _BY_NAME = {"dtype": "ScalarType?", "atol": "float?", "rtol": "float?", "normalized_shape": "int[1]"}
 _FAMILIES = ("matmul", "linalg", "fft", "neural", "conv", "attention", "rnn", "einsum")
 # Left out beside outputs: what changes the number of results, or destroys an operand.
-_LEFT_OUT = ("out", "return_indices", "overwrite_input", "memory_limit", "check_errors")
+_LEFT_OUT = ("out", "return_indices", "return_lse", "overwrite_input", "memory_limit", "check_errors")
 # Rows of which the public function has another name.
 _PUBLIC = {
     "nn.grad.layer_norm_gradients": "nn.grad.layer_norm_backward",

@@ -117,12 +117,15 @@ def failure(plan: Any, message: str, *, cause: str = "", error: type[LibraryFail
 
 
 class PythonPlan:
-    """A Plan that is a Python function of the arrays of the call, in order. For references, not for speed."""
+    """A Plan that is a Python function of the arrays of the call, in order, and of its run-time `scalars`, by keyword.
 
-    __slots__ = ("choice", "function")
+    For references, not for speed.
+    """
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    __slots__ = ("choice", "function", "scalars")
+
+    def __init__(self, function: Any, scalars: tuple[str, ...] = ()) -> None:
+        self.function, self.scalars = function, scalars
         self.choice: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +137,7 @@ class PythonPlan:
                 arrays.append(value)
             elif isinstance(value, tuple):
                 arrays += [v for v in value if isinstance(v, np.ndarray)]
-        return self.function(*arrays)
+        return self.function(*arrays, **{name: kwargs[name] for name in self.scalars if name in kwargs})
 
 
 class Planner(Protocol):

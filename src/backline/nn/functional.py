@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ops.activations import dropout, gelu, log_softmax, relu, sigmoid, silu, softmax, tanh
 from ..ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ..ops.ctc import ctc_loss
-from ..ops.dot_product_attention import scaled_dot_product_attention
+from ..ops.dot_product_attention import AttentionLSE, scaled_dot_product_attention
 from ..ops.grouped_products import grouped_mm
 from ..ops.linear_layers import bilinear, linear
 from ..ops.multi_head_attention import MultiHeadAttention, multi_head_attention, multi_head_attention_forward
@@ -31,8 +31,10 @@ from ..ops.prepacked import (
     prepack_linear,
 )
 from ..ops.scaled_products import ScalingType, scaled_mm
+from ..ops.varlen_attention import varlen_attn
 
 __all__ = [
+    "AttentionLSE",
     "MultiHeadAttention",
     "ScalingType",
     "adaptive_avg_pool1d",
@@ -76,4 +78,5 @@ __all__ = [
     "silu",
     "softmax",
     "tanh",
+    "varlen_attn",
 ]  # fmt: skip

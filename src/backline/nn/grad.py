@@ -40,6 +40,7 @@ from ..ops.pooling_grad import (
     max_pool3d_input,
 )
 from ..ops.recurrent_grad import RnnGrads, StateGrads, gru_backward, lstm_backward, rnn_relu_backward, rnn_tanh_backward
+from ..ops.varlen_attention import varlen_attn_backward
 
 __all__ = [
     "AttentionGrads", "NormGrads", "RnnGrads", "StateGrads", "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input",
@@ -51,5 +52,5 @@ __all__ = [
     "linear_bias", "linear_input", "linear_weight", "log_softmax_input", "lstm_backward", "max_pool1d_input", "max_pool2d_input",
     "max_pool3d_input", "relu_input", "rnn_relu_backward", "rnn_tanh_backward",
     "scaled_dot_product_attention_backward", "sigmoid_input",
-    "silu_input", "softmax_input", "tanh_input",
+    "silu_input", "softmax_input", "tanh_input", "varlen_attn_backward",
 ]  # fmt: skip

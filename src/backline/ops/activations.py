@@ -259,9 +259,9 @@ def _on_cuda(input: Any, rate: float, scale: float, generator: np.random.Generat
         bits.advance(input.size)
         # Half a number that was left over from integers stays, as it does where the numbers are drawn.
         bits.state = {**state, "state": bits.state["state"]}
-    numbers = [np.uint64((state["state"][name] >> shift) & (2**64 - 1)) for name in ("state", "inc") for shift in (64, 0)]
     # Elements are counted as C order has them.
-    flat = dropped()(xp.ascontiguousarray(input).reshape(input.shape), *numbers, rate, scale, xp.empty(input.shape, input.dtype))
+    pcg = state["state"]
+    flat = dropped(xp.ascontiguousarray(input).reshape(input.shape), pcg["state"], pcg["inc"], rate, scale)
     if input.flags.c_contiguous:
         return flat
     result = xp.empty_like(input, order="K")

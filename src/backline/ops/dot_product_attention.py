@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..problems.attention_problem import AttentionProblem, attention_problem, wrong
+from ..problems.attention_problem import AttentionLSE, AttentionProblem, attention_problem, wrong
 from .array_arguments import check_array
 from .linalg_checks import flag, number
 from .operation import operation
-from .seeds import seed_given, seed_of
+from .seeds import checked_seed, seed_given
 
-__all__ = ["attention_call", "result_shape", "scaled_dot_product_attention"]
+__all__ = ["AttentionLSE", "attention_call", "result_shape", "scaled_dot_product_attention"]
 
 Array = np.ndarray[Any, Any]
 WHERE = "scaled_dot_product_attention"
 
 
-@operation(WHERE, module="backline.nn.functional", family="attention")
-def scaled_dot_product_attention(
+@operation(WHERE, module="backline.nn.functional", family="attention", scalar="seed")
+def _attention(
     query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False, *, seed: int | None = None,
+    scale: float | None = None, enable_gqa: bool = False, *, seed: int | None = None, return_lse: bool = False,
 ) -> AttentionProblem:  # fmt: skip
     """Attention: ``softmax(scale * query @ key.T + mask) @ value``.
 
@@ -46,9 +45,13 @@ def scaled_dot_product_attention(
         Key and value may have fewer heads than the query, which their numbers divide: neighbouring query heads share one.
     seed
         For dropout: the same seed leaves out the same weights. None draws one, where `backline.manual_seed` has been called.
+    return_lse
+        Whether to return an `AttentionLSE` instead of an array: the output, and the log-sum-exp of the scores of each query.
+        `backline.nn.grad.scaled_dot_product_attention_backward` takes both and computes neither again.
 
     {returns_array}
-        Shape (..., heads, Lq, Ev), of the query's dtype.
+        Shape (..., heads, Lq, Ev), of the query's dtype. With `return_lse`, ``(output, lse)``: `lse` has the shape
+        (..., heads, Lq); it is float32 for 16-bit floats, else of the query's dtype; minus infinity where no key takes part.
 
     Raises
     ------
@@ -77,13 +80,42 @@ def scaled_dot_product_attention(
     >>> scaled_dot_product_attention(x, x, x, is_causal=True, scale=0.0)
     array([[1. , 0. ],
            [0.5, 0.5]], dtype=float32)
+
+    Gradients from the output and the log-sum-exp:
+
+    >>> from backline.nn.grad import scaled_dot_product_attention_backward
+    >>> attended = scaled_dot_product_attention(x, x, x, return_lse=True)
+    >>> gradients = scaled_dot_product_attention_backward(x, x, x, x, output=attended.output, lse=attended.lse)
+    >>> attended.lse.round(3), gradients.value.round(3)
+    (array([1.107, 1.107], dtype=float32), array([[0.67, 0.33],
+           [0.33, 0.67]], dtype=float32))
     """
-    return attention_call(WHERE, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, seed)
+    return attention_call(WHERE, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, seed, return_lse)
+
+
+class _Attention(Protocol):
+    """The operation for type checkers: what it returns depends on `return_lse`."""
+
+    @overload
+    def __call__(
+        self, query: Array, key: Array, value: Array, attn_mask: Array | None = ..., dropout_p: float = ...,
+        is_causal: bool = ..., scale: float | None = ..., enable_gqa: bool = ..., *, seed: int | None = ...,
+        return_lse: Literal[False] = ...,
+    ) -> Array: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, query: Array, key: Array, value: Array, attn_mask: Array | None = ..., dropout_p: float = ...,
+        is_causal: bool = ..., scale: float | None = ..., enable_gqa: bool = ..., *, seed: int | None = ...,
+        return_lse: Literal[True],
+    ) -> AttentionLSE: ...  # fmt: skip
+
+
+scaled_dot_product_attention = cast("_Attention", _attention)
 
 
 def attention_call(
     where: str, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any,
-    seed: Any,
+    seed: Any, return_lse: Any = False,
 ) -> AttentionProblem:  # fmt: skip
     """Returns the Problem of a call, checked for everything that no kernel could run."""
     arrays = {"query": query, "key": key, "value": value}
@@ -97,15 +129,17 @@ def attention_call(
     if scale is not None:
         number(where, "scale", scale)
     causal, gqa = flag(where, "is_causal", is_causal), flag(where, "enable_gqa", enable_gqa)
-    problem = attention_problem(query, key, value, attn_mask, dropout_p, causal, scale, gqa)
+    with_lse = flag(where, "return_lse", return_lse)
+    problem = attention_problem(query, key, value, attn_mask, dropout_p, causal, scale, gqa, return_lse=with_lse)
     reason = wrong(problem)
     if reason:
         raise (BadType if _dtypes_clash(problem) else BadValue)(f"{where}: {reason}")
     _check_shapes(where, problem)
-    seed_given(where, seed)
-    if problem.dropout == 0:
-        return problem
-    return replace(problem, parameters=tuple(sorted((*problem.parameters, ("seed", seed_of(where, seed))))))
+    if problem.dropout:
+        checked_seed(where, seed)
+    else:
+        seed_given(where, seed)
+    return problem
 
 
 def _dtypes_clash(problem: AttentionProblem) -> bool:

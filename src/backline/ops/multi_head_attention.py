@@ -11,12 +11,13 @@ from ..problems import operand
 from ..problems.multi_head_problem import MultiHeadProblem
 from ..problems.op_registry import operations
 from .activations import dropout, softmax
+from .composite import on_its_device
 from .layer_checks import MODULE, Array
 from .linear_layers import linear
 from .matrix_products import matmul
 from .multi_head_checks import WHERE, checked, checked_as_torch
 from .operation import operation
-from .promote import accepted, names_of, promoting
+from .promote import accepted, names_of
 
 __all__ = ["MultiHeadAttention", "multi_head_attention", "multi_head_attention_forward"]
 
@@ -33,7 +34,7 @@ class MultiHeadAttention(NamedTuple):
     weights: Array | None
 
 
-@operation(WHERE, module=MODULE, family="attention", results=MultiHeadAttention)
+@operation(WHERE, module=MODULE, family="attention", results=MultiHeadAttention, scalar="seed")
 def _attend(
     query: Array, key: Array | None, value: Array | None, weight: Array | None, q_weight: Array | None, k_weight: Array | None,
     v_weight: Array | None, bias: Array | None, out_weight: Array, out_bias: Array | None, mask: Array | None,
@@ -45,13 +46,13 @@ def _attend(
               static_v)  # fmt: skip
     parameters = {
         "num_heads": num_heads, "is_causal": is_causal, "add_zero_attn": add_zero_attn, "need_weights": need_weights,
-        "average": average, "dropout_p": dropout_p, "seed": seed,
+        "average": average, "dropout_p": dropout_p,
     }  # fmt: skip
     operands = tuple(operand(role, a) for role, a in zip(ROLES, arrays, strict=True) if a is not None)
     return MultiHeadProblem(f"nn.functional.{WHERE}", operands, tuple(sorted(parameters.items())), "attention")
 
 
-@promoting
+@on_its_device
 def multi_head_attention(
     query: Array, key: Array, value: Array, num_heads: int, in_proj_weight: Array | tuple[Array, Array, Array],
     in_proj_bias: Array | None, out_proj_weight: Array, out_proj_bias: Array | None, *, key_padding_mask: Array | None = None,
@@ -126,7 +127,7 @@ def multi_head_attention(
     return _result(_attend(*arguments), arguments, query.ndim == 2)
 
 
-@promoting
+@on_its_device
 def multi_head_attention_forward(
     query: Array, key: Array, value: Array, embed_dim_to_check: int, num_heads: int, in_proj_weight: Array | None,
     in_proj_bias: Array | None, bias_k: Array | None, bias_v: Array | None, add_zero_attn: bool, dropout_p: float,
@@ -199,8 +200,12 @@ def _result(found: Any, arguments: tuple[Any, ...], single: bool) -> MultiHeadAt
 # Linear, matmul and softmax one by one --------------------------------------------------------------------------------------
 
 
-def _composed(p: MultiHeadProblem, arrays: dict[str, Array]) -> Any:
-    """The result of a Problem, and the weights where they are asked for."""
+def _composed(p: MultiHeadProblem, arrays: dict[str, Array], seed: int | None = None) -> Any:
+    """The result of a Problem, and the weights where they are asked for; `seed` is that of dropout."""
+    if not isinstance(arrays["query"], np.ndarray):
+        from .multi_head_on_device import composed_on_device
+
+        return composed_on_device(p, arrays, seed)
     size, heads = p.embedding, p.heads
     query = arrays["query"]
     key = arrays.get("key", query)
@@ -231,7 +236,7 @@ def _composed(p: MultiHeadProblem, arrays: dict[str, Array]) -> Any:
     if taken is not None:
         weights = np.where(taken, weights, weights.dtype.type(0))  # a row that has none is NaN
     if p.parameter("dropout_p"):
-        weights = dropout(weights, p.parameter("dropout_p"), seed=p.parameter("seed"))
+        weights = dropout(weights, p.parameter("dropout_p"), seed=seed)
     attended = _weighted(weights, v, taken).transpose(0, 2, 1, 3).reshape(batch, length, size)
     output = linear(attended, arrays["final_weight"], arrays.get("final_bias"))
     if not p.parameter("need_weights"):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries.array_kinds import kind_of
+from .array_arguments import dtype_of, functions, like, one_kind
 from .composite import natively
 from .layer_checks import Array, as_input, positive, same_dtype
 from .linalg_checks import flag, whole
-from .seeds import seed_of
+from .seeds import checked_seed
 
 __all__ = ["WHERE", "checked", "checked_as_torch"]
 
@@ -25,6 +28,10 @@ def checked(
     add_zero_attn: Any = False, static_k: Any = None, static_v: Any = None, where: str = WHERE,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Returns what the operation takes, from the arguments of `multi_head_attention`."""
+    one_kind(
+        where, query=query, key=key, value=value, out_proj_weight=out_proj_weight, key_padding_mask=key_padding_mask,
+        attn_mask=attn_mask,
+    )  # fmt: skip
     q, k, v = _sources(where, query, key, value)
     (batch, queries, size), keys = q.shape, k.shape[1]
     heads = whole(where, "num_heads", num_heads)
@@ -54,7 +61,7 @@ def checked(
     for name, given in (("static_k", static_k), ("static_v", static_v)):
         if given is not None and appended[0] is not None:
             raise BadValue(f"{where}: {name} beside bias_k", cause="what is given projected is complete")
-        length = given.shape[1] if isinstance(given, np.ndarray) and given.ndim == 3 else keys
+        length = given.shape[1] if _is_array(given) and given.ndim == 3 else keys
         found = array(name, given, batch * heads, length, size // heads)
         fixed.append(None if found is None else found.reshape(batch, heads, length, size // heads))
     lengths = [keys if f is None else f.shape[2] for f in fixed]
@@ -69,22 +76,35 @@ def checked(
         q, None if key is query else k, None if value is key else v, *weights, array("in_proj_bias", in_proj_bias, 3 * size),
         _array(where, "out_proj_weight", out_proj_weight, (size, size), q), array("out_proj_bias", out_proj_bias, size), mask,
         *appended, *fixed, heads, causal, flag(where, "add_zero_attn", add_zero_attn), flag(where, "need_weights", need_weights),
-        flag(where, "average_attn_weights", average_attn_weights), rate, seed_of(where, seed) if rate else None,
+        flag(where, "average_attn_weights", average_attn_weights), rate, checked_seed(where, seed) if rate else None,
     )  # fmt: skip
 
 
 def _with_axes(given: Any, size: int) -> Any:
     """A bias of shape (E,) or (1, E) as one of (1, 1, E); another value as it is."""
-    return given.reshape(1, 1, size) if isinstance(given, np.ndarray) and given.shape in ((size,), (1, size)) else given
+    return given.reshape(1, 1, size) if _is_array(given) and given.shape in ((size,), (1, size)) else given
+
+
+def _is_array(value: Any) -> bool:
+    """True for arrays of NumPy and of CuPy, which are what this takes."""
+    kind = kind_of(value)
+    return isinstance(value, np.ndarray) or (kind is not None and kind.package == "cupy")
+
+
+def _input(where: str, name: str, value: Any) -> Array:
+    """Returns an array of real floating-point numbers, of NumPy or CuPy."""
+    as_input(where, name, like(value) if _is_array(value) else value)
+    array: Array = value
+    return array
 
 
 def _sources(where: str, query: Any, key: Any, value: Any) -> list[Array]:
     """Query, key and value with a batch."""
-    arrays = [as_input(where, name, a) for name, a in (("query", query), ("key", key), ("value", value))]
+    arrays = [_input(where, name, a) for name, a in (("query", query), ("key", key), ("value", value))]
     shapes = ", ".join(str(a.shape) for a in arrays)
     if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
         raise BadValue(f"{where}: query, key and value have shapes {shapes}", cause="with a batch they have 3 axes, else 2")
-    if len({a.dtype for a in arrays}) > 1:
+    if len({dtype_of(a) for a in arrays}) > 1:
         raise BadType(f"{where}: query, key and value have dtypes {', '.join(str(a.dtype) for a in arrays)}")
     if query.ndim == 2:
         kept: dict[int, Array] = {}
@@ -95,11 +115,11 @@ def _sources(where: str, query: Any, key: Any, value: Any) -> list[Array]:
     return arrays
 
 
-def _array(where: str, name: str, given: Any, shape: tuple[int, ...], like: Array) -> Array:
-    array = as_input(where, name, given)
+def _array(where: str, name: str, given: Any, shape: tuple[int, ...], query: Array) -> Array:
+    array = _input(where, name, given)
     if array.shape != shape:
         raise BadValue(f"{where}: {name} has shape {array.shape}, it must have {shape}")
-    same_dtype(where, name, array, "query", like.dtype)
+    same_dtype(where, name, like(array), "query", dtype_of(query))
     return array
 
 
@@ -108,7 +128,7 @@ def _mask(
 ) -> tuple[Array | None, bool]:
     """The two masks as one of attention, in which True takes part; and whether the causal one is still to be applied."""
     batch, heads, queries, keys = whole_shape
-    found = []
+    found, xp = [], functions(q)
     if padding is not None:
         array = _masking(where, "key_padding_mask", padding, q)
         wanted = [(batch, keys), *([(keys,)] if single else [])]
@@ -123,27 +143,27 @@ def _mask(
             )
         found.append(array.reshape(*((batch, heads) if array.ndim == 3 else (1, 1)), queries, keys))
     if causal and found:
-        found.append(~np.tri(queries, keys, dtype=bool)[None, None])
+        found.append(~xp.tri(queries, keys, dtype=bool)[None, None])
     if not found:
         return None, causal
     if all(m.dtype.kind == "b" for m in found):
-        out = found[0] if len(found) == 1 else np.logical_or.reduce(np.broadcast_arrays(*found))
-        return ~out, False
+        return ~reduce(xp.logical_or, found), False
     added = next(m.dtype for m in found if m.dtype.kind != "b")
     total: Any = None
     for m in found:
-        floats = np.where(m, added.type(-np.inf), added.type(0)) if m.dtype.kind == "b" else m
+        floats = xp.where(m, xp.full((), -np.inf, added), xp.zeros((), added)) if m.dtype.kind == "b" else m
         total = floats if total is None else total + floats
     return total, False
 
 
 def _masking(where: str, name: str, given: Any, q: Array) -> Array:
-    if not isinstance(given, np.ndarray) or given.dtype.kind != "b":
-        array = as_input(where, name, given)
-        if array.dtype not in (np.float32, q.dtype):
+    if not _is_array(given) or given.dtype.kind != "b":
+        array = _input(where, name, given)
+        if dtype_of(array) not in (np.float32, dtype_of(q)):
             raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=f"it is of bool, float32, or {q.dtype} as query")
         return array
-    return given
+    masking: Array = given
+    return masking
 
 
 @natively
@@ -159,7 +179,7 @@ def checked_as_torch(
     sources = {"query": query, "key": key, "value": value}
     swapped: dict[int, Any] = {}  # the same array stays the same
     for name, array in sources.items():
-        as_input(where, name, array)
+        _input(where, name, array)
         swapped.setdefault(id(array), array.swapaxes(0, 1) if array.ndim == 3 else array)
     if query.shape[-1:] != (whole(where, "embed_dim_to_check", embed_dim_to_check),):
         raise BadValue(f"{where}: embed_dim_to_check={embed_dim_to_check}, and query has shape {query.shape}")

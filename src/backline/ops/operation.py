@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -22,7 +23,7 @@ from ..problems.op_registry import Measured, Op, operations
 from ..switches.provenance import steps_out
 from . import device_dispatch, promote
 from .doc_fragments import filled
-from .seeds import is_drawn
+from .seeds import drawn_seed, is_drawn, seed_of
 
 __all__ = ["operation", "published", "unconverted"]
 
@@ -38,16 +39,16 @@ unconverted: dict[str, Callable[..., Problem]] = {}
 @overload
 def operation(
     name: str, *, results: type[R], module: str = ..., family: str = ..., lists: tuple[str, ...] = ...,
-    deprecated: Callable[..., str] | None = ..., **measured: Unpack[Measured],
+    deprecated: Callable[..., str] | None = ..., scalar: str = ..., **measured: Unpack[Measured],
 ) -> Callable[[Callable[P, Problem]], Callable[P, R]]: ...  # fmt: skip
 @overload
 def operation(
     name: str, *, module: str = ..., family: str = ..., lists: tuple[str, ...] = ...,
-    deprecated: Callable[..., str] | None = ..., **measured: Unpack[Measured],
+    deprecated: Callable[..., str] | None = ..., scalar: str = ..., **measured: Unpack[Measured],
 ) -> Callable[[Callable[P, Problem]], Callable[P, Array]]: ...  # fmt: skip
 def operation(
     name: str, *, results: Any = None, module: str = "backline", family: str = "", lists: tuple[str, ...] = (),
-    deprecated: Callable[..., str] | None = None, **measured: Unpack[Measured],
+    deprecated: Callable[..., str] | None = None, scalar: str = "", **measured: Unpack[Measured],
 ) -> Any:  # fmt: skip
     """Decorator: the function's signature and docstring become those of a compiled Operation.
 
@@ -68,6 +69,9 @@ def operation(
         Parameters whose tuples of arrays may be lists as well.
     deprecated
         Takes the arguments, too, and returns the text of a warning for a deprecated form of the call, else an empty one.
+    scalar
+        Parameter that is a run-time scalar, a seed: Plans are given its value with the arrays, no Problem and no key has it.
+        A Plan that takes one is given a number that the process draws where the call has none.
     **measured
         Further fields of its row in the registry, `Op`: how it is measured and checked.
     """
@@ -97,8 +101,8 @@ def operation(
             text = deprecated(*args, **kwargs) if deprecated is not None else ""
             if text:
                 warnings.warn(text, UserWarning, stacklevel=steps_out())
-            # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own.
-            once = first_sights.concerns(made.family, made.op) and first_sights.passing(made)
+            # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own (recurrent networks).
+            once = first_sights.concern(made) and first_sights.passing(made)
             if text or once or is_drawn(made.parameters):
                 return (plan,)
             kept = fft_plan_caches.for_memo(plan)
@@ -112,6 +116,12 @@ def operation(
             warns = deprecated is not None and deprecated(*args, **kwargs)
             return None if warns else template_of(of_numpy, args, kwargs)
 
+        def scalars(made: Problem, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, int]:
+            """The run-time scalars of a call that the compiled Operation does not run itself."""
+            if not made.scalars:
+                return {}
+            return {scalar: seed_of(op.__name__, dict(zip(parameters, args, strict=False), **kwargs).get(scalar))}
+
         def general(*args: Any, **kwargs: Any) -> Any:
             result = host_arrays.call(op, args, kwargs)
             if result is not NotImplemented:
@@ -121,17 +131,20 @@ def operation(
                 return op(*keyed[0], **keyed[1])
             if device_dispatch.among(args, kwargs):
                 _know_keywords(op, kwargs)
-                return _call_on_device(op, problem, args, kwargs)
-            return _general(op, problem, args, kwargs)
+                return _call_on_device(op, problem, scalars, args, kwargs)
+            return _general(op, problem, scalars, args, kwargs)
 
         kind = family or ("linalg" if module == "backline.linalg" else "matmul")
         changing = templated if kind in FAMILIES else None
         op: Any = _core.Operation(
-            name.rpartition(".")[2], parameters, resolve, general, foreign=True, templated=changing
+            name.rpartition(".")[2], parameters, resolve, general, foreign=True, templated=changing,
+            scalar=scalar or None, draw=partial(drawn_seed, name.rpartition(".")[2]) if scalar else None,
         )  # fmt: skip
         published(op, function, module, signature)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
-        operations[full] = Op(name=full, build=problem, family=kind, signature=signature, results=results, **measured)
+        operations[full] = Op(
+            name=full, build=problem, family=kind, signature=signature, results=results, scalar=scalar, **measured
+        )
         unconverted[full] = as_given
         return op
 
@@ -185,7 +198,10 @@ def _keyed(
     return tuple(map(one, names, args)) + args[len(names) :], {name: one(name, value) for name, value in kwargs.items()}
 
 
-def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _general(
+    op: Any, problem: Callable[..., Problem], scalars: Callable[..., dict[str, int]], args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """A call that cannot be memoised as it is: make plain what can be, let the operation refuse the rest."""
     _know_keywords(op, kwargs)
     plain_args = tuple(_plain(v) for v in args)
@@ -201,15 +217,19 @@ def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kw
         op(*plain_args, **plain_kwargs)
         return out
     arrays = [a for v in (*args, *kwargs.values()) for a in (v if isinstance(v, tuple) else (v,)) if isinstance(a, np.ndarray)]
-    return promote.plan_of(made)(*arrays)
+    return promote.plan_of(made)(*arrays, **scalars(made, args, kwargs))
 
 
-def _call_on_device(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_on_device(
+    op: Any, problem: Callable[..., Problem], scalars: Callable[..., dict[str, int]], args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """Runs a call that the Memo has no key for, mostly because it has not seen arrays of this type yet."""
     found = tuple(arrays_in(iter((*args, *kwargs.values()))))
     if any(learn(array, kind) for array, kind in found):
         return op(*args, **kwargs)
-    return _core.run(op.__name__, promote.plan_of(problem(*args, **kwargs)), *(array for array, _ in found))
+    made = problem(*args, **kwargs)
+    return _core.run(op.__name__, promote.plan_of(made), *(array for array, _ in found), **scalars(made, args, kwargs))
 
 
 def _know_keywords(op: Any, kwargs: dict[str, Any]) -> None:

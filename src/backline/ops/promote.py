@@ -28,7 +28,7 @@ __all__ = ["ConvertedPlan", "accepted", "again", "conversion", "plan_of", "promo
 Array = Any
 F = TypeVar("F", bound=Callable[..., Any])
 
-KEPT = ("out", "pivots", "lengths", "offs")  # written to, or integers whatever the others are
+KEPT = ("out", "pivots", "lengths", "offs", "cu_seq_q", "cu_seq_k")  # written to, or integers whatever the others are
 UPDATED = ("running_mean", "running_var")  # written to by functions around an operation, which itself reads them
 DEPTH = 2  # of the tuples and lists that arrays are looked for in: arguments are what a program gives, legal or not
 
@@ -46,6 +46,10 @@ class ConvertedPlan:
     @property
     def failed(self) -> bool:
         return bool(getattr(self.plan, "failed", False))
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        return getattr(self.plan, "scalars", ())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         dtypes = iter(self.dtypes)

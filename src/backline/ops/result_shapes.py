@@ -65,8 +65,9 @@ def _neural(p: NeuralProblem) -> Results:
 
 
 def _attention(p: AttentionProblem) -> Results:
-    if not p.needs_grad:
-        return ((result_shape(p), p.dtype),)
+    if p.get("grad") is None:
+        shape = result_shape(p)
+        return ((shape, p.dtype), *(((shape[:-1], p.lse_dtype),) if p.returns_lse else ()))
     masks = [p.mask] if p.mask is not None and p.mask_needs_grad else []
     return tuple((o.shape, o.dtype) for o in (*p.qkv, *masks))
 

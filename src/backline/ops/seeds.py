@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from .linalg_checks import whole
 
-__all__ = ["drawn_generator", "is_drawn", "manual_seed", "seed_given", "seed_of"]
+__all__ = ["checked_seed", "drawn_generator", "drawn_seed", "is_drawn", "manual_seed", "seed_given", "seed_of"]
 
 # Made by manual_seed and by nothing else: without it a call without a seed is refused, since nobody could repeat it.
 _generator: np.random.Generator | None = None
@@ -77,10 +77,23 @@ def seed_given(where: str, seed: Any, kind: str = "an int") -> int | None:
     return number
 
 
-def seed_of(where: str, seed: Any) -> int:
-    """Returns the seed of a call, or one from the process's generator, which moves on."""
+def checked_seed(where: str, seed: Any) -> int | None:
+    """Returns the seed of a call; None where the process draws one when the call runs. Refuses a call for which nobody can."""
     number = seed_given(where, seed)
-    return DrawnSeed(drawn_generator(where).integers(2**63)) if number is None else number
+    if number is None:
+        drawn_generator(where)
+    return number
+
+
+def drawn_seed(where: str) -> int:
+    """Returns a seed from the process's generator, which moves on."""
+    return int(drawn_generator(where).integers(2**63))
+
+
+def seed_of(where: str, seed: Any) -> int:
+    """Returns the seed of a call, or one that the process draws."""
+    number = seed_given(where, seed)
+    return DrawnSeed(drawn_seed(where)) if number is None else number
 
 
 def is_drawn(parameters: Iterable[tuple[str, Any]]) -> bool:

@@ -210,6 +210,14 @@ class Problem:
     def dtype(self) -> np.dtype[Any]:
         return self.operands[0].dtype
 
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """Names of the numbers that a Plan is given with the arrays of a call, by keyword: they change from call to call.
+
+        They are no part of the Problem, so that one Plan runs all of these calls.
+        """
+        return ()
+
     @cached_property
     def packed(self) -> bool:
         """True if the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.

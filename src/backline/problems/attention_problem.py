@@ -16,9 +16,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from . import Operand, Problem
+from .dtypes import compute_dtype
 from .memory_layout import contiguous_strides
 
-__all__ = ["AttentionGrads", "AttentionProblem", "attention_problem", "wrong"]
+__all__ = ["AttentionGrads", "AttentionLSE", "AttentionProblem", "attention_problem", "wrong"]
 
 _ALIGNED = 256  # bytes: what every allocator of GPU memory gives, and more than any kernel wants
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -34,13 +35,21 @@ class AttentionGrads(NamedTuple):
     attn_mask: np.ndarray[Any, Any] | None
 
 
+class AttentionLSE(NamedTuple):
+    """Output of attention, and of each of its rows the log-sum-exp: log of the sum of the exponentials of the scores."""
+
+    output: np.ndarray[Any, Any]
+    lse: np.ndarray[Any, Any]
+
+
 @dataclass(frozen=True)
 class AttentionProblem(Problem):
     """``softmax(scale * query @ key.T + mask) @ value``.
 
-    Roles: ``query``, ``key``, ``value``, ``mask`` where there is one, ``grad`` where gradients are asked for. Parameters:
-    ``dropout_p``, ``is_causal``, ``scale`` (None: one over the root of the head dim), ``enable_gqa``, ``needs_grad``, and for
-    dropout ``seed``.
+    Roles: ``query``, ``key``, ``value``, ``mask`` where there is one, ``grad`` where gradients are asked for, and with that
+    ``output`` and ``lse`` where the call has what attention gave. Parameters: ``dropout_p``, ``is_causal``, ``scale`` (None: one
+    over the root of the head dim), ``enable_gqa``, ``needs_grad``, and ``return_lse`` where the log-sum-exp is a result. The seed
+    of dropout is a run-time scalar: Plans are given it with the arrays.
 
     Parameters
     ----------
@@ -100,6 +109,10 @@ class AttentionProblem(Problem):
         return float(self.parameter("dropout_p", 0.0))
 
     @property
+    def scalars(self) -> tuple[str, ...]:
+        return ("seed",) if self.dropout else ()
+
+    @property
     def is_causal(self) -> bool:
         return bool(self.parameter("is_causal", False))
 
@@ -110,6 +123,15 @@ class AttentionProblem(Problem):
     @property
     def needs_grad(self) -> bool:
         return bool(self.parameter("needs_grad", False))
+
+    @property
+    def returns_lse(self) -> bool:
+        return bool(self.parameter("return_lse", False))
+
+    @cached_property
+    def lse_dtype(self) -> np.dtype[Any]:
+        """Dtype of the log-sum-exp: what softmax is computed in."""
+        return compute_dtype(self.dtype)
 
     @cached_property
     def scale(self) -> float:
@@ -151,6 +173,7 @@ def attention_problem(
     scale: float | None = None,
     enable_gqa: bool = False,
     needs_grad: bool = False,
+    return_lse: bool = False,
 ) -> AttentionProblem:
     """Describe a call, without the data.
 
@@ -162,6 +185,8 @@ def attention_problem(
         As for ``scaled_dot_product_attention``.
     needs_grad
         Whether a backward pass is asked for.
+    return_lse
+        Whether the log-sum-exp of the scores is a result.
 
     Raises
     ------
@@ -190,6 +215,8 @@ def attention_problem(
         "needs_grad": bool(needs_grad or any(_wants_grad(arrays[role]) for role in ("query", "key", "value"))),
         "scale": None if scale is None else float(scale),
     }  # fmt: skip
+    if return_lse:
+        parameters["return_lse"] = True
     return AttentionProblem(
         "nn.functional.scaled_dot_product_attention",
         tuple(operand for operand, _, _ in described.values()),

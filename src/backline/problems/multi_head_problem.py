@@ -24,8 +24,8 @@ class MultiHeadProblem(Problem):
     ``bias_k`` and ``bias_v`` are appended to keys and values; ``static_k`` and ``static_v`` (N, heads, S, E / heads) stand in the
     place of them, projected.
 
-    Parameters: ``num_heads``, ``is_causal``, ``add_zero_attn``, ``need_weights``, ``average``, ``dropout_p``, and ``seed`` for
-    that.
+    Parameters: ``num_heads``, ``is_causal``, ``add_zero_attn``, ``need_weights``, ``average``, ``dropout_p``. The seed of
+    dropout is a run-time scalar.
     """
 
     @cached_property
@@ -51,6 +51,10 @@ class MultiHeadProblem(Problem):
     @property
     def embedding(self) -> int:
         return self.query.shape[-1]
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        return ("seed",) if self.parameter("dropout_p") else ()
 
     @cached_property
     def inner(self) -> AttentionProblem:

@@ -66,7 +66,10 @@ class Op(Record):
     explain
         Tells which libraries would run a Problem of several steps; None where one library runs it.
     compose
-        Computes a Problem by other operations, from the Problem and its arrays by role; None where only libraries do.
+        Computes a Problem by other operations, from the Problem, its arrays by role, and by keyword its run-time scalars; None
+        where only libraries do.
+    scalar
+        The parameter that is a run-time scalar: a number that its Plans are given with the arrays, and no key has. "" for none.
     """
 
     name: str
@@ -81,7 +84,8 @@ class Op(Record):
     sizes: str = ""
     bench: bool = False
     explain: Callable[[Any], Any] | None = None
-    compose: Callable[[Any, Any], Any] | None = None
+    compose: Callable[..., Any] | None = None
+    scalar: str = ""
 
 
 # Modules that have operations, in the order in which tables list these. They are imported when something in them is asked for.

@@ -179,6 +179,8 @@ def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[st
         arrays, keywords = layer
     else:
         arrays = [_array(shape, layout, d) for (shape, layout), d in zip(shapes, dtypes, strict=True)]
+    if operations[name].scalar:
+        keywords.setdefault(operations[name].scalar, 0)  # no part of a Problem, so no text has it; a call may need it
     build = operations[name].build
     try:
         problem = build(*arrays, **keywords)

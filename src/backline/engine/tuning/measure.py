@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from statistics import median
 from types import MappingProxyType
@@ -228,6 +228,8 @@ class _Run:
             try:
                 library = libraries.get(a.library)
                 plan = library.prepare(self.problem, a, *planner_for(library, self.planner))
+                if self.problem.scalars:
+                    plan = partial(plan, **dict.fromkeys(self.problem.scalars, 0))
                 self.settle(pool)
                 begin = time.perf_counter()
                 result = plan(*self.arrays)

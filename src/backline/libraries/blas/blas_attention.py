@@ -17,7 +17,7 @@ import numpy as np
 from ... import _kernels
 from ...native.plan_builder import Builder
 from ...problems import Operand
-from ...problems.attention_problem import AttentionProblem
+from ...problems.attention_problem import AttentionLSE, AttentionProblem
 from ...problems.dtypes import HALVES, compute_dtype
 from ..attention_constraints import facts_of, refusal
 from ..base import Algorithm, PythonPlan, Refusal
@@ -68,6 +68,8 @@ def _too_much(p: AttentionProblem) -> str:
         return f"BLAS has no products of {p.dtype.name}"
     if max(map(len, p.shapes)) > 4:
         return f"the compiled kernel has a batch axis and one of heads; query, key and value have {p.shapes}"
+    if p.returns_lse and any(0 in shape for shape in p.shapes):
+        return "the log-sum-exp of an empty array needs no BLAS"
     return "" if p.dims[0] else "a head dim of 0 needs no BLAS"
 
 
@@ -146,13 +148,18 @@ def prepare_attention(blas: BlasTraits, p: AttentionProblem, algorithm: Algorith
     _, description = described(blas, p, algorithm.name, (s.heads * s.queries * row, s.queries * row, row))
     b = Builder(p, blas.native.int_size)
     out = b.result(p.dtype, s.result)
+    lse = b.result(s.compute, s.result[:-1]) if p.returns_lse else None
     arguments = [b.argument(role) for role in ("query", "key", "value")]
     mask = b.argument("mask") if p.mask is not None else 0
     work = b.work(_kernels.attention_workspace(description))
-    b.call(_kernels.addresses["attention"], [b.constant(description), list(range(s.items)), *arguments, mask, out, work])
+    given = [*arguments, mask, out, 0 if lse is None else lse, work]
+    b.call(_kernels.addresses["attention"], [b.constant(description), list(range(s.items)), *given])
     guarded = p.flops >= blas.guarded_from(vector=s.queries == 1)
     thread_guard = blas.thread_guard if guarded else None
-    return b.plan(out, count=s.items, threads=algorithm.threads, thread_guard=thread_guard, guard_threads=1, release_gil=guarded)
+    return b.plan(
+        *((out,) if lse is None else (out, lse)), count=s.items, threads=algorithm.threads, thread_guard=thread_guard,
+        guard_threads=1, release_gil=guarded, wrap=None if lse is None else AttentionLSE,
+    )  # fmt: skip
 
 
 def _mask(p: AttentionProblem, compute: np.dtype[Any]) -> tuple[int, int, tuple[int, ...]]:

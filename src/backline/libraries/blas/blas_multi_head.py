@@ -201,7 +201,7 @@ class _Fused:
         work = b.work(_kernels.attention_workspace(description))
         given = b.argument("mask") if mask is not None else 0
         pointers = [pointer for pointer, _, _ in heads]
-        b.call(_kernels.addresses["attention"], [b.constant(description), list(range(items)), *pointers, given, out, work])
+        b.call(_kernels.addresses["attention"], [b.constant(description), list(range(items)), *pointers, given, out, 0, work])
         b.each(items, self.threads)
 
 

@@ -40,15 +40,15 @@ LAZY = "lazy: computed when it is evaluated"
 class MlxPlan:
     """A Plan that is a function of MLX's arrays, made on one device of MLX. The function keeps nothing of a call."""
 
-    __slots__ = ("choice", "function", "stream")
+    __slots__ = ("choice", "function", "scalars", "stream")
 
-    def __init__(self, function: Callable[..., Any], stream: Callable[[], Any]) -> None:
-        self.function, self.stream = function, stream
+    def __init__(self, function: Callable[..., Any], stream: Callable[[], Any], scalars: tuple[str, ...] = ()) -> None:
+        self.function, self.stream, self.scalars = function, stream, scalars
         self.choice: Any = None
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Any, **scalars: Any) -> Any:
         with self.stream():
-            return self.function(*arrays)
+            return self.function(*arrays, **scalars)
 
 
 def _written(problem: Problem) -> bool:
@@ -93,14 +93,14 @@ def _handler(
 
     def prepare(mlx: MLX, problem: Problem, algorithm: Algorithm) -> MlxPlan:
         metal = METAL in algorithm.traits
-        return _plan(function(problem, mlx.core(), metal), mlx.core(), metal)
+        return _plan(problem, function(problem, mlx.core(), metal), mlx.core(), metal)
 
     return Handler(algorithms, prepare)
 
 
-def _plan(function: Callable[..., Any], mx: Any, metal: bool) -> MlxPlan:
+def _plan(problem: Problem, function: Callable[..., Any], mx: Any, metal: bool) -> MlxPlan:
     where = mx.gpu if metal else mx.cpu
-    return MlxPlan(function, lambda: mx.stream(where))
+    return MlxPlan(function, lambda: mx.stream(where), problem.scalars)
 
 
 def _attention_algorithms(mlx: MLX, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -126,7 +126,7 @@ def _unfused(mx: Any, problem: AttentionProblem) -> str:
 
 def _prepare_attention(mlx: MLX, problem: AttentionProblem, algorithm: Algorithm) -> MlxPlan:
     make = mlx_attention.flash if "flash_attention" in algorithm.traits else mlx_attention.math
-    return _plan(make(problem, mlx.core()), mlx.core(), METAL in algorithm.traits)
+    return _plan(problem, make(problem, mlx.core()), mlx.core(), METAL in algorithm.traits)
 
 
 class MLX(Library):

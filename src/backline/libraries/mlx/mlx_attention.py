@@ -45,6 +45,8 @@ def flash_refusal(p: AttentionProblem) -> str:
         return reason
     if p.get("grad") is not None:
         return GRADIENT
+    if p.returns_lse:
+        return "MLX's fused kernel does not tell the log-sum-exp of its scores"
     leads = {shape[:-3] for shape in p.shapes}
     queries, keys, values = p.heads
     if len(leads) > 1:
@@ -124,8 +126,8 @@ def math(p: AttentionProblem, mx: Any) -> Run:
     """The function of the arrays of a call: attention, or its gradients, as products and a softmax in float32."""
     roles = [o.role for o in p.operands]
 
-    def kept(shape: tuple[int, ...]) -> Array:
-        return mx.array(kept_weights(p, shape, np.dtype(np.float32)))
+    def kept(shape: tuple[int, ...], seed: int) -> Array:
+        return mx.array(kept_weights(p, shape, seed, np.dtype(np.float32)))
 
     def multiply(left: Array, right: Array) -> Array:
         if left.shape[-1]:
@@ -134,4 +136,4 @@ def math(p: AttentionProblem, mx: Any) -> Run:
         return mx.zeros((*lead, left.shape[-2], right.shape[-1]))
 
     space = AttentionSpace(mx, mx.float32, mx.bool_, multiply, kept)
-    return lambda *arrays: run(p, space, dict(zip(roles, arrays, strict=True)))
+    return lambda *arrays, **scalars: run(p, space, dict(zip(roles, arrays, strict=True)), **scalars)

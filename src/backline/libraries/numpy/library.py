@@ -60,8 +60,7 @@ from ..reference import (
     reference_scaled,
     reference_sparse,
 )
-from ..reference.composed_grouped import grouped_algorithms
-from ..reference.composed_multi_head import composed_algorithms, prepare_composed
+from ..reference.composed_multi_head import composed_algorithms, composed_function
 from ..reference.planned_products import PlannedProducts
 from . import transform_loops
 
@@ -125,9 +124,10 @@ def _on_blas(
     def prepare(context: _Context | None, problem: Problem, algorithm: Algorithm) -> PythonPlan:
         if planned and algorithm.name.endswith(fixed_order.SUFFIX) and context is not None:
             whole = algorithm.name.removesuffix(fixed_order.SUFFIX)
-            return PythonPlan(function(problem, whole, PlannedProducts(context.planner)))
+            return PythonPlan(function(problem, whole, PlannedProducts(context.planner)), problem.scalars)
         run = function(problem, algorithm.name)
-        return PythonPlan(numpy_threads.limited(run) if numpy_threads.BORROWED in algorithm.traits else run)
+        run = numpy_threads.limited(run) if numpy_threads.BORROWED in algorithm.traits else run
+        return PythonPlan(run, problem.scalars)
 
     return Handler(lambda context, problem, threads: marked(problem, threads), prepare)
 
@@ -307,7 +307,10 @@ class NumPy(Library):
             reference_attention.named_plan,
             planned=True,
         ),
-        MultiHeadProblem: Handler.plain(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
+        MultiHeadProblem: Handler.plain(
+            lambda p, threads: composed_algorithms("numpy", "linear, matmul and softmax"),
+            lambda p, algorithm: PythonPlan(composed_function(p), p.scalars),
+        ),
         NeuralProblem: Handler.plain(
             lambda p, threads: reference_neural.algorithms(p), lambda p, algorithm: PythonPlan(reference_neural.plan(p))
         ),
@@ -316,7 +319,8 @@ class NumPy(Library):
         ),
         FftProblem: Handler.plain(_transforms, _transform),
         GroupedProblem: Handler.plain(
-            lambda p, threads: grouped_algorithms(p, "numpy"), lambda p, algorithm: prepare_composed(p)
+            lambda p, threads: composed_algorithms("numpy", "the groups' products"),
+            lambda p, algorithm: PythonPlan(composed_function(p)),
         ),
         ScaledProblem: Handler(
             lambda context, p, threads: reference_scaled.algorithms(p),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...problems.attention_problem import AttentionGrads, AttentionProblem
+from ...problems.attention_problem import AttentionGrads, AttentionLSE, AttentionProblem
 
 __all__ = ["AttentionSpace", "kept_weights", "run"]
 
@@ -31,21 +31,27 @@ class AttentionSpace:
     flag: Any
     # The product of two batches of matrices; either may be another one with its last axes exchanged.
     multiply: Callable[[Array, Array], Array]
-    # Shape of the weights -> what dropout multiplies them with. Called only where there is dropout.
-    kept: Callable[[tuple[int, ...]], Array]
+    # Shape of the weights and seed -> what dropout multiplies them with. Called only where there is dropout.
+    kept: Callable[[tuple[int, ...], Any], Array]
     # Makes a number that arrays of the dtype `compute` can be multiplied with, of one in extended precision.
     scalar: Callable[[Any], Any] = float
     values_known: bool = False  # whether values can be read without waiting for a device
 
 
-def kept_weights(p: AttentionProblem, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def kept_weights(p: AttentionProblem, shape: tuple[int, ...], seed: int, dtype: np.dtype[Any]) -> Array:
     """Returns what dropout multiplies the weights with, by NumPy's generator."""
-    kept = np.random.default_rng(p.parameter("seed")).random(shape) >= p.dropout
+    kept = np.random.default_rng(seed).random(shape) >= p.dropout
     return np.asarray(kept * dtype.type(1 / (1 - p.dropout) if p.dropout < 1 else 0))
 
 
-def run(p: AttentionProblem, space: AttentionSpace, given: dict[str, Array]) -> Any:
-    """Computes attention of arrays by role, or its gradients where ``grad`` is among them. Results have the arrays' own dtype."""
+def run(p: AttentionProblem, space: AttentionSpace, given: dict[str, Array], seed: int | None = None) -> Any:
+    """Computes attention of arrays by role, or its gradients where ``grad`` is among them. Results have the arrays' own dtype.
+
+    `seed` is that of dropout. With ``lse`` among the arrays, the log-sum-exp that attention gave, the softmax takes one pass;
+    with ``output``, the gradient of a row takes no pass over its scores.
+    """
+    if p.dropout and seed is None:
+        raise TypeError("attention with dropout is given a seed with its arrays")
     queries, keys, _ = p.lengths
     leads = [shape[:-2] for shape in p.shapes]
     if p.enable_gqa:
@@ -54,20 +60,22 @@ def run(p: AttentionProblem, space: AttentionSpace, given: dict[str, Array]) -> 
     if p.enable_gqa and max(map(len, p.shapes)) > 2:
         lead = (*lead, p.heads[0])
     zeros, dtype = space.xp.zeros, given["query"].dtype
-    if 0 in (*lead, queries, keys, p.dims[2]):
+    if 0 in (*lead, queries, keys) or (p.dims[2] == 0 and not p.returns_lse):
         if "grad" not in given:
-            return zeros((*lead, queries, p.dims[2]), dtype)
+            output = zeros((*lead, queries, p.dims[2]), dtype)
+            none = space.xp.full((*lead, queries), -float("inf"), space.compute)
+            return AttentionLSE(output, none) if p.returns_lse else output
         query, key, value = (zeros(shape, dtype) for shape in p.shapes)
         added = p.mask is not None and p.mask.dtype.kind != "b"
         return AttentionGrads(query, key, value, zeros(given["mask"].shape, given["mask"].dtype) if added else None)
-    formula = _Formula(p, space, given)
-    return formula.gradients(given["grad"]) if "grad" in given else formula.result()
+    formula = _Formula(p, space, given, seed)
+    return formula.gradients(given["grad"]) if "grad" in given else formula.result(lead)
 
 
 class _Formula:
     """One attention."""
 
-    def __init__(self, p: AttentionProblem, space: AttentionSpace, given: dict[str, Array]) -> None:
+    def __init__(self, p: AttentionProblem, space: AttentionSpace, given: dict[str, Array], seed: int | None) -> None:
         self.p, self.space, self.xp = p, space, space.xp
         self.mask, self.dtype = given.get("mask"), given["query"].dtype
         self.mask_dtype = None if self.mask is None else self.mask.dtype
@@ -82,8 +90,10 @@ class _Formula:
         self.query, self.key = (_as(given[role], space.compute) * r for role, r in zip(("query", "key"), self.roots, strict=True))
         self.value = _as(given["value"], space.compute)
         self.taken = self._taken()  # where a key takes part for a query, over what it broadcasts to; None for everywhere
-        self.weights = self._softmax()  # of the scores; 0 where a key takes no part
-        self.kept = space.kept(tuple(self.weights.shape)) if p.dropout > 0 else None
+        self.lse: Array = None  # log-sum-exp of each row of scores, where it is a result
+        self.output = given.get("output")
+        self.weights = self._softmax(given.get("lse"))  # of the scores; 0 where a key takes no part
+        self.kept = space.kept(tuple(self.weights.shape), seed) if p.dropout > 0 else None
         self.used = self.weights if self.kept is None else self.weights * self.kept
 
     def _taken(self) -> Array | None:
@@ -93,16 +103,21 @@ class _Formula:
             return self.xp.tri(*self.p.lengths[:2], 0, dtype=self.space.flag)
         return None
 
-    def _softmax(self) -> Array:
+    def _softmax(self, lse: Array) -> Array:
         xp, least = self.xp, -self.infinity
         scores = self._rows(self.query, self.key, turned=True)
         if self.mask is not None and self.added:
             scores = scores + self.mask
         if self.taken is not None:
             scores = xp.where(self.taken, scores, least)
+        if lse is not None:  # minus infinity where no key takes part: the scores are that, too
+            lse = self._of_scores(lse, scores)
+            return self._where_taken(xp.exp(scores - xp.where(lse == least, self.zero, lse)))
         most = xp.max(scores, axis=-1, keepdims=True)
         weights = xp.exp(scores - xp.where(most == least, self.zero, most))
         total = xp.sum(weights, axis=-1, keepdims=True)
+        if self.p.returns_lse:
+            self.lse = xp.where(total == self.zero, least, most + xp.log(total))[..., 0]
         weights = weights / xp.where(total == self.zero, self.one, total)  # no key takes part: zeros
         return self._where_taken(weights)
 
@@ -180,9 +195,27 @@ class _Formula:
 
     # --- results ----------------------------------------------------------------------------------------------------------
 
-    def result(self) -> Array:
-        """Returns the attention."""
-        return _as(self._careful(self._rows, self.used, self.value), self.dtype)
+    def result(self, lead: tuple[int, ...]) -> Any:
+        """Returns the attention, with the log-sum-exp where that is asked for."""
+        if not self.p.returns_lse:
+            return _as(self._careful(self._rows, self.used, self.value), self.dtype)
+        if self.p.dims[2] == 0:  # the log-sum-exp has no such axis
+            return AttentionLSE(self.xp.zeros((*lead, self.p.lengths[0], 0), self.dtype), self._spread(self.lse, lead))
+        output = _as(self._careful(self._rows, self.used, self.value), self.dtype)
+        return AttentionLSE(output, self._spread(self.lse, lead))
+
+    def _spread(self, lse: Array, lead: tuple[int, ...]) -> Array:
+        """The log-sum-exp of scores over batch and heads of the result, which those of the value may have made more."""
+        shape = (*lead, self.p.lengths[0])
+        return lse if tuple(lse.shape) == shape else self.xp.broadcast_to(lse, shape) + self.zero
+
+    @staticmethod
+    def _of_scores(lse: Array, scores: Array) -> Array:
+        """A log-sum-exp over batch and heads of the result, as a column for scores, which may have fewer of them."""
+        more = lse.ndim + 1 - scores.ndim
+        lse = lse[(0,) * more] if more else lse
+        spread = zip(scores.shape[:-1], lse.shape, strict=True)
+        return lse[tuple(slice(0, 1) if n == 1 != m else slice(None) for n, m in spread)][..., None]
 
     def gradients(self, grad: Array) -> AttentionGrads:
         """With respect to query, key, value and, where it is added, the mask."""
@@ -190,7 +223,11 @@ class _Formula:
         changed = self._where_taken(self._rows(grad, self.value, turned=True))
         changed = changed if self.kept is None else changed * self.kept
         weighted = changed * self.weights
-        scores = self._where_taken(weighted - self.weights * self.xp.sum(weighted, axis=-1, keepdims=True))
+        if self.output is not None and self.output.dtype == self.space.compute:
+            total = self.xp.sum(self.output * grad, axis=-1, keepdims=True)  # the same sum, of fewer terms
+        else:
+            total = self.xp.sum(weighted, axis=-1, keepdims=True)  # of a result that was not rounded
+        scores = self._where_taken(weighted - self.weights * total)
         query = self._careful(self._rows, scores, self.key) * self.roots[0]
         key = self._careful(lambda left, rows: self._back(left, rows, self.key), scores, self.query) * self.roots[1]
         value = self._careful(lambda left, rows: self._back(left, rows, self.value), self.used, grad)

@@ -130,8 +130,8 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
     if count is None:
         return function
 
-    def run(*arrays: Any) -> Any:
+    def run(*arrays: Any, **scalars: Any) -> Any:
         with count:
-            return function(*arrays)
+            return function(*arrays, **scalars)
 
     return run

@@ -58,13 +58,13 @@ def named_plan(problem: AttentionProblem, name: str, matmul: Callable[..., Array
         product = product.astype(inside, copy=False)  # of bfloat16 NumPy makes float32
         return product.astype(compute, copy=False)
 
-    def kept(shape: tuple[int, ...]) -> Array:
-        return kept_weights(problem, shape, compute)
+    def kept(shape: tuple[int, ...], seed: int) -> Array:
+        return kept_weights(problem, shape, seed, compute)
 
     space = AttentionSpace(np, compute, np.dtype(bool), multiply, kept, compute.type, values_known=True)
 
-    def function(*arrays: Array) -> Any:
+    def function(*arrays: Array, **scalars: int) -> Any:
         with np.errstate(all="ignore"):  # what overflows or is NaN shows in the result
-            return run(problem, space, dict(zip(roles, arrays, strict=True)))
+            return run(problem, space, dict(zip(roles, arrays, strict=True)), **scalars)
 
     return function

@@ -87,14 +87,14 @@ class _Run:
         self.multiply = Products(p.device, _inner(p, half), planner)
         self.multiply.plan(scores_of(p, self.multiply.dtype))
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Any, **scalars: int) -> Any:
         p, xp = self.p, bindings.cupy()
 
-        def drawn(shape: tuple[int, ...]) -> Any:
-            return kept(xp, shape, int(p.parameter("seed", 0)), p.dropout, self.compute)
+        def drawn(shape: tuple[int, ...], seed: int) -> Any:
+            return kept(xp, shape, seed, p.dropout, self.compute)
 
         space = AttentionSpace(xp, self.compute, np.dtype(bool), self.multiply, drawn)
-        return run(p, space, dict(zip(self.roles, arrays, strict=True)))
+        return run(p, space, dict(zip(self.roles, arrays, strict=True)), **scalars)
 
 
 def algorithms(library: str, p: AttentionProblem, planner: Planner) -> Iterator[Algorithm | Refusal]:

@@ -9,11 +9,11 @@ import numpy as np
 
 from ....errors import BackendUnavailable
 from ....problems import Operand
-from ....problems.attention_problem import AttentionGrads, AttentionProblem
+from ....problems.attention_problem import AttentionGrads, AttentionLSE, AttentionProblem
 from ..common import bindings
 from . import kernel_compiler as compiler
 from . import packaged_kernels as packaged
-from .launch_sequence import KERNELS, Recipe, Step, Tile, parameters
+from .launch_sequence import KERNELS, Recipe, Step, Tile, parameters, signed
 
 __all__ = ["Run"]
 
@@ -28,7 +28,14 @@ class _Launch(NamedTuple):
     block: tuple[int]
     pointers: tuple[str, ...]
     scalars: tuple[Any, ...]
+    seed_at: int | None  # the place of the seed among them; None where there is none
     shared: int
+
+    def seeded(self, seed: int) -> tuple[Any, ...]:
+        """The scalars with a seed, of which the low 64 bits count."""
+        if self.seed_at is None:
+            return self.scalars
+        return (*self.scalars[: self.seed_at], np.int64(signed(seed)), *self.scalars[self.seed_at + 1 :])
 
 
 class Run:
@@ -40,18 +47,27 @@ class Run:
         self.results = made.results
         self.launches = tuple(_prepared(step) for step in made.steps)
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Any, seed: int = 0) -> Any:
         cupy = bindings.cupy()
-        at = {role: _aligned(array) if role != "mask" else array for role, array in zip(self.roles, arrays, strict=True)}
+        at = {role: _read(role, array) for role, array in zip(self.roles, arrays, strict=True)}
         at |= {role: cupy.empty(shape, dtype) for role, (shape, dtype) in self.made.items()}
         for launch in self.launches:
             pointers = (np.uint64(at[role].data.ptr if role else 0) for role in launch.pointers)
-            arguments = (*pointers, *launch.scalars, *NO_SCRATCH)
+            arguments = (*pointers, *(launch.seeded(seed) if seed else launch.scalars), *NO_SCRATCH)
             launch.function(launch.grid, launch.block, arguments, shared_mem=launch.shared)
         if len(self.results) == 1:
             return at[self.results[0]]
+        if len(self.results) == 2:
+            return AttentionLSE(*(at[role] for role in self.results))
         query, key, value = (at[role] for role in self.results)
         return AttentionGrads(query, key, value, None)
+
+
+def _read(role: str, array: Any) -> Any:
+    """An operand as the kernels read it: results of the forward pass without gaps, and all but a mask aligned."""
+    if role in ("output", "lse"):
+        array = bindings.cupy().ascontiguousarray(array)
+    return array if role == "mask" else _aligned(array)
 
 
 def _aligned(array: Any) -> Any:
@@ -88,8 +104,10 @@ def _prepared(step: Step) -> _Launch:
     tile, compiled = _kernel(step)
     kinds = [kind for _, kind, _ in parameters(step.variant)][len(KERNELS[step.variant.kernel][0]) :]
     scalars = tuple(SCALARS[kind](value) for kind, value in zip(kinds, step.scalars, strict=True))
+    names = KERNELS[step.variant.kernel][1]
+    seed_at = names.index("seed") if "seed" in names else None
     block = (32 * compiled.warps,)
-    return _Launch(_function(compiled), (step.programs(tile),), block, step.pointers, scalars, compiled.shared)
+    return _Launch(_function(compiled), (step.programs(tile),), block, step.pointers, scalars, seed_at, compiled.shared)
 
 
 def _function(compiled: compiler.Compiled) -> Any:

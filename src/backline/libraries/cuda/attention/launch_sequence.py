@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ....problems import Operand
 from ....problems.attention_problem import AttentionProblem
 
-__all__ = ["KERNELS", "Made", "Recipe", "Step", "Tile", "Variant", "limits", "parameters", "recipe", "shared_limit"]
+__all__ = ["KERNELS", "Made", "Recipe", "Step", "Tile", "Variant", "limits", "parameters", "recipe", "shared_limit", "signed"]
 
 LOG2_E = 1.4426950408889634
 LARGEST = 2**31 - 1
@@ -141,6 +141,8 @@ def limits(p: AttentionProblem) -> str:
         return f"it is too large: {p.batches[0]} x {p.heads[0]} heads, lengths {p.lengths}"
     if p.mask is not None and len(p.mask.shape) > 4:
         return f"the mask may have 4 dimensions at most, not {p.mask.shape}"
+    if p.returns_lse and 0 in p.dims:
+        return "there is no head dim to compute a log-sum-exp of"
     grad = p.get("grad")
     if grad is None:
         return ""
@@ -208,19 +210,22 @@ def recipe(p: AttentionProblem, capability: tuple[int, int], tf32: bool = False)
     out = Made("O", (batch, heads, queries, vdim), dtype)
     made: tuple[Made, ...] = (out,)
     results: tuple[str, ...] = ("O",)
+    lines = (batch, heads, queries)
+    lse, delta = Made("LSE", lines, "float32"), Made("Delta", lines, "float32")
+    given = p.get("lse") is not None  # and the output: nothing of the forward pass is computed again
     if grad is not None:
-        made = (out, *(Made(named[o.role], o.shape, dtype) for o in p.qkv))
+        grads = tuple(Made(named[o.role], o.shape, dtype) for o in p.qkv)
+        made = (*grads, delta) if given else (out, *grads, lse, delta)
         results = ("DQ", "DK", "DV_")
+    elif p.returns_lse:
+        made, results = (out, lse), ("O", "LSE")
     if 0 in (batch, heads, dim, vdim):
         return Recipe((), made, results)
-    lines = (batch, heads, queries)
-    if grad is not None:
-        made = (*made, Made("LSE", lines, "float32"), Made("Delta", lines, "float32"))
     half, pad = p.dtype.itemsize == 2, max(_padded(dim), _padded(vdim))
     values: dict[str, int | float] = {
         "heads": heads, "each_k": heads // key_heads, "each_v": heads // value_heads, "Lq": queries, "Lk": keys,
         "qk_scale": p.scale * LOG2_E, "scale": p.scale, "dropout": p.dropout,
-        "rescale": 1 / (1 - p.dropout) if p.dropout < 1 else 0.0, "seed": _signed(int(p.parameter("seed", 0))),
+        "rescale": 1 / (1 - p.dropout) if p.dropout < 1 else 0.0, "seed": 0,  # every call has its own
     }  # fmt: skip
     divisor = 16
     for letter, o in zip("qkvg", (*p.qkv, *((grad,) if grad is not None else ())), strict=False):
@@ -232,9 +237,13 @@ def recipe(p: AttentionProblem, capability: tuple[int, int], tf32: bool = False)
     kind = 0 if p.mask is None else 1 if p.mask.dtype.kind == "b" else 2
     constants: dict[str, Value] = {
         "D": dim, "DV": vdim, "PD": _padded(dim), "PDV": _padded(vdim), "BIAS": kind, "CAUSAL": p.is_causal,
-        "DROPOUT": p.dropout > 0, "PRECISION": "tf32" if tf32 or half else "ieee", "SAVE": grad is not None,
+        "DROPOUT": p.dropout > 0, "PRECISION": "tf32" if tf32 or half else "ieee", "SAVE": grad is not None or p.returns_lse,
     }  # fmt: skip
     roles = {"Q": "query", "K": "key", "V": "value", "Bias": "mask" if kind else "", "G": "grad"}
+    if given:
+        roles |= {"O": "output", "LSE": "lse"}
+    elif grad is None and not p.returns_lse:
+        roles["LSE"] = ""
 
     def step(kernel: str, tiles: tuple[Tile, ...], count: int, length: int) -> Step:
         pointers, scalars, fixed = KERNELS[kernel]
@@ -242,7 +251,6 @@ def recipe(p: AttentionProblem, capability: tuple[int, int], tf32: bool = False)
         bias = p.mask.dtype.name if p.mask is not None and "Bias" in pointers else ""
         variant = Variant(kernel, dtype, bias, kept, divisor, capability)
         arrays = tuple(roles.get(name, name) for name in pointers)
-        arrays = tuple("" if name == "LSE" and grad is None else name for name in arrays)
         return Step(variant, tiles, arrays, tuple(values[name] for name in scalars), count, length)
 
     first = step("attention_forward", _forward_tiles(pad, half, p.dropout > 0, capability), batch * heads, queries)
@@ -251,7 +259,7 @@ def recipe(p: AttentionProblem, capability: tuple[int, int], tf32: bool = False)
     tiles = _backward_tiles(pad, half, p.dropout > 0, capability)
     return Recipe(
         (
-            first,
+            *(() if given else (first,)),
             step("attention_backward_delta", (Tile(32, 0, 4, 1),), batch * heads, queries),
             step("attention_backward_keys", tiles, batch * key_heads, keys),
             step("attention_backward_queries", tiles, batch * heads, queries),
@@ -261,6 +269,6 @@ def recipe(p: AttentionProblem, capability: tuple[int, int], tf32: bool = False)
     )
 
 
-def _signed(seed: int) -> int:
+def signed(seed: int) -> int:
     """The low 64 bits of a seed, as a signed number of that many."""
     return (seed + 2**63) % 2**64 - 2**63

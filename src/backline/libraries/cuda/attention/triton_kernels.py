@@ -8,7 +8,8 @@ always the same. Pointers step by 64-bit numbers from tile to tile, offsets with
 
 ``B_``, ``H_``, ``M_``, ``N_`` are strides in elements along batch, heads, rows, and for the bias also along keys; the last
 stride of everything else is 1. ``D`` and ``DV`` are head dims, ``PD`` and ``PDV`` the powers of two that hold them. ``BIAS``: 0
-none, 1 of bool, 2 added. Scores and their log-sum-exp are those of base 2: ``log2e`` is in ``qk_scale``.
+none, 1 of bool, 2 added. Scores are those of base 2, for ``log2e`` is in ``qk_scale``; their log-sum-exp is in memory the natural
+one, as everybody else has it.
 """
 
 try:
@@ -30,10 +31,15 @@ def kernel(function):
 
 
 @kernel
-def _kept(seed, batch_head, rows, keys, dropout):
-    """What a weight is multiplied with: 0 or 1, by Philox of (key, row, batch and head)."""
-    zero = rows * 0 + keys * 0
-    word, _, _, _ = tl.philox(seed, zero + keys, zero + rows, zero + batch_head, zero)
+def _kept(seed, batch_head, rows, start, dropout, BN: tl.constexpr):
+    """Where weights are kept, for rows and BN keys from `start` on, both multiples of 4: by Philox.
+
+    A counter is four keys, row, and batch and head; its four words are those of the keys in order.
+    """
+    quads = start // 4 + tl.arange(0, BN // 4)
+    zero = rows[:, None] * 0 + quads[None, :] * 0
+    first, second, third, fourth = tl.philox(seed, zero + quads[None, :], zero + rows[:, None], zero + batch_head, zero)
+    word = tl.join(tl.join(first, third), tl.join(second, fourth)).reshape(rows.shape[0], BN)
     return (word >> 8).to(tl.float32) * 5.9604644775390625e-08 >= dropout
 
 
@@ -97,7 +103,7 @@ def _forward_step(
     shrink = tl.math.exp2(most - safe)
     total = total * shrink + tl.sum(p, 1)
     if DROPOUT:
-        p = tl.where(_kept(seed, batch_head, rows[:, None], keys[None, :], dropout), p, 0.0)
+        p = tl.where(_kept(seed, batch_head, rows, start, dropout, BN), p, 0.0)
     acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, new, total
 
@@ -110,7 +116,7 @@ def attention_forward(
     D: tl.constexpr, DV: tl.constexpr, PD: tl.constexpr, PDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
-    """The result, row by row dense; with SAVE also the log-sum-exp of each row, infinity where no key takes part."""
+    """The result, row by row dense; with SAVE also the log-sum-exp of each row, minus infinity where no key takes part."""
     tiles = tl.cdiv(Lq, BM)
     tile, batch_head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     batch, head = (batch_head // heads).to(tl.int64), batch_head % heads
@@ -147,8 +153,15 @@ def attention_forward(
     o_at = O + here * DV + tl.arange(0, BM)[:, None] * DV + vdims[None, :]
     tl.store(o_at, acc.to(O.dtype.element_ty), mask=(rows[:, None] < Lq) & (vdims[None, :] < DV))
     if SAVE:
-        lse = tl.where(total == 0.0, float("inf"), most + tl.math.log2(tl.where(total == 0.0, 1.0, total)))
+        lse = (most + tl.math.log2(tl.where(total == 0.0, 1.0, total))) * 0.6931471805599453
+        lse = tl.where(total == 0.0, float("-inf"), lse)
         tl.store(LSE + here + tl.arange(0, BM), lse, mask=rows < Lq)
+
+
+@kernel
+def _base_2(lse):
+    """A natural log-sum-exp as one of base 2; of a row without keys infinity, by which its weights become zero."""
+    return tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
 
 
 @kernel
@@ -209,7 +222,7 @@ def attention_backward_keys(
             g_at = g_head + start * M_g.to(tl.int64) + each[:, None] * M_g + vdims[None, :]
             q = tl.load(q_at, mask=(rows[:, None] < Lq) & (dims[None, :] < D), other=0.0)
             g = tl.load(g_at, mask=(rows[:, None] < Lq) & (vdims[None, :] < DV), other=0.0)
-            lse = tl.load(LSE + line + rows, mask=rows < Lq, other=float("inf"))
+            lse = _base_2(tl.load(LSE + line + rows, mask=rows < Lq, other=float("inf")))
             delta = tl.load(Delta + line + rows, mask=rows < Lq, other=0.0)
             qk = tl.dot(k, tl.trans(q), input_precision=PRECISION)
             qk = _scores(qk, qk_scale, bias, rows[None, :], keys[:, None], M_bias, N_bias, Lq, Lk, BIAS, CAUSAL, True)
@@ -217,7 +230,7 @@ def attention_backward_keys(
             dp = tl.dot(v, tl.trans(g), input_precision=PRECISION)
             used = p
             if DROPOUT:
-                kept = _kept(seed, batch_head, rows[None, :], keys[:, None], dropout)
+                kept = tl.trans(_kept(seed, batch_head, rows, first, dropout, BN))
                 used = tl.where(kept, p * rescale, 0.0)
                 dp = tl.where(kept, dp * rescale, 0.0)
             dv = tl.dot(used.to(g.dtype), g, dv, input_precision=PRECISION)
@@ -252,7 +265,7 @@ def attention_backward_queries(
     v_head = V + batch * B_v + (head // each_k).to(tl.int64) * H_v
     bias = Bias + batch * B_bias + head.to(tl.int64) * H_bias
     line = batch_head.to(tl.int64) * Lq
-    lse = tl.load(LSE + line + rows, mask=rows < Lq, other=float("inf"))
+    lse = _base_2(tl.load(LSE + line + rows, mask=rows < Lq, other=float("inf")))
     delta = tl.load(Delta + line + rows, mask=rows < Lq, other=0.0)
     dq = tl.zeros([BM, PD], tl.float32)
     end = Lk
@@ -269,7 +282,7 @@ def attention_backward_queries(
         p = tl.math.exp2(qk - lse[:, None])
         dp = tl.dot(g, tl.trans(v), input_precision=PRECISION)
         if DROPOUT:
-            dp = tl.where(_kept(seed, batch_head, rows[:, None], keys[None, :], dropout), dp * rescale, 0.0)
+            dp = tl.where(_kept(seed, batch_head, rows, start, dropout, BN), dp * rescale, 0.0)
         ds = tl.where(qk == float("-inf"), 0.0, p * (dp - delta[:, None]))
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     here = (line + first) * D

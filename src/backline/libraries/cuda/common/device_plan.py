@@ -17,7 +17,7 @@ LEGACY = 1  # the streams 0 and 1 are CUDA's legacy default stream, which no gra
 
 
 class DevicePlan:
-    """A Plan that is a Python function of CuPy's arrays, in the order of the Problem's operands.
+    """A Plan that is a Python function of CuPy's arrays, in the order of the Problem's operands, and of its run-time scalars.
 
     The function enqueues the work on CuPy's current stream and returns the result; it keeps nothing of a call: threads share a
     Plan. The device is current while it runs. `what` fails, for the error's text: "cuBLAS, gemm_ex". `errors` are the binding's
@@ -27,17 +27,20 @@ class DevicePlan:
     is launched later would write to memory that others have by then.
     """
 
-    __slots__ = ("choice", "current", "device", "errors", "failed", "function", "stream", "what")
+    __slots__ = ("choice", "current", "device", "errors", "failed", "function", "scalars", "stream", "what")
 
-    def __init__(self, function: Callable[..., Any], device: int, what: str, errors: tuple[type[Exception], ...]) -> None:
-        self.function, self.device, self.what = function, device, what
+    def __init__(
+        self, function: Callable[..., Any], device: int, what: str, errors: tuple[type[Exception], ...],
+        scalars: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.function, self.device, self.what, self.scalars = function, device, what, scalars
         self.errors: tuple[type[Exception], ...] = (*errors, RuntimeError)
         cuda = bindings.cupy().cuda
         self.current, self.stream = cuda.runtime.getDevice, cuda.get_current_stream
         self.choice: Any = None
         self.failed = False
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Any, **scalars: Any) -> Any:
         stream = self.stream()
         if stream.ptr > LEGACY and stream.is_capturing():
             raise BadValue(
@@ -47,11 +50,11 @@ class DevicePlan:
             )
         try:
             if self.current() == self.device:
-                return self.function(*arrays)
+                return self.function(*arrays, **scalars)
             with bindings.cupy().cuda.Device(self.device):
-                return self.function(*arrays)
+                return self.function(*arrays, **scalars)
         except Exception as error:
-            return faults.answer(self, error, arrays)
+            return faults.answer(self, error, arrays, scalars)
 
 
 def prepared(
@@ -61,7 +64,7 @@ def prepared(
     device = index_of(problem)
     with bindings.cupy().cuda.Device(device):
         function = make()
-    return DevicePlan(function, device, what, errors)
+    return DevicePlan(function, device, what, errors, problem.scalars)
 
 
 def at(array: Any, item: int = 0) -> int:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from . import bindings
 from .dense_views import order_of, seen
@@ -28,6 +31,9 @@ _WIDE = "typedef Wide<T>::type S; "
 _ROOT_HALF, _ROOT_2_PI = f"S({math.sqrt(0.5)!r})", f"S({math.sqrt(2 * math.pi)!r})"
 _TWICE, _CUBIC = f"S({2 * math.sqrt(2 / math.pi)!r})", "S(0.044715)"  # of Hendrycks and Gimpel, arXiv:1606.08415
 
+
+LANES = 1 << 17  # threads of dropout: as many as large devices run at a time
+MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645  # of PCG64
 
 _kept: dict[tuple[Any, str], Callable[..., Any]] = {}  # by the CuPy that has it compiled, and name
 
@@ -133,11 +139,14 @@ def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., An
     return _as_it_lies(name, Kernel(inputs, "T y", f"{_WIDE}S v = {total}; y = T({text});"))
 
 
-# One number of the generator for each element: its state is as many steps further as the element has before it (the steps of
-# F. Brown, "Random Number Generation with Arbitrary Strides", 1994), and the output function is XSL-RR of M. O'Neill's PCG.
+# One number of the generator for each element. The state of an element is as many steps further as the element has before it: a
+# thread takes these steps once, by squaring (F. Brown, "Random Number Generation with Arbitrary Strides", 1994), and from one of
+# its elements to the next all steps between them at once, by the product and the sum that the host has computed for so many.
+# Threads that are neighbours have neighbouring elements. The output function is XSL-RR of M. O'Neill's PCG.
 _DROPPED = Kernel(
-    "T x, uint64 high, uint64 low, uint64 inc_high, uint64 inc_low, float64 rate, float64 scale",
-    "T y",
+    "raw T x, uint64 high, uint64 low, uint64 inc_high, uint64 inc_low, uint64 jump_high, uint64 jump_low, uint64 more_high, "
+    "uint64 more_low, int64 count, int64 apart, float64 rate, float64 scale",
+    "raw T y",
     _WIDE
     + r"""
     unsigned long long steps = (unsigned long long)i + 1;
@@ -149,11 +158,15 @@ _DROPPED = Kernel(
         times = bl_mul(times, times);
     }
     state = bl_add(bl_mul(state, all_times), all_plus);
-    unsigned long long word = state.high ^ state.low;
-    unsigned turn = (unsigned)(state.high >> 58);
-    word = (word >> turn) | (word << ((64 - turn) & 63));
-    double number = (double)(word >> 11) * (1.0 / 9007199254740992.0);
-    y = T(S(x) * S(number >= rate ? scale : 0.0));
+    Bits jump = {jump_high, jump_low}, more = {more_high, more_low};
+    for (long long j = i; j < count; j += apart) {
+        unsigned long long word = state.high ^ state.low;
+        unsigned turn = (unsigned)(state.high >> 58);
+        word = (word >> turn) | (word << ((64 - turn) & 63));
+        double number = (double)(word >> 11) * (1.0 / 9007199254740992.0);
+        y[j] = T(S(x[j]) * S(number >= rate ? scale : 0.0));
+        state = bl_add(bl_mul(state, jump), more);
+    }
     """,
 )
 _BITS = r"""
@@ -175,6 +188,27 @@ __device__ inline Bits bl_add(Bits a, Bits b) {
 """
 
 
-def dropped() -> Callable[..., Any]:
-    """The kernel of dropout: the numbers of ``numpy.random.PCG64``, computed where they are used."""
-    return made("dropped", _DROPPED, PREAMBLE + _BITS)
+def dropped(x: Any, state: int, increment: int, rate: float, scale: float) -> Any:
+    """Returns an array with elements dropped, by the numbers of ``numpy.random.PCG64`` in a state, computed where they are used.
+
+    The array is in C order, and has elements.
+    """
+    y = bindings.cupy().empty(x.size, x.dtype)
+    apart = min(x.size, LANES)
+    power, total = _steps(apart)
+    numbers = (state, increment, power, increment * total)
+    words = [np.uint64((number >> shift) & (2**64 - 1)) for number in numbers for shift in (64, 0)]
+    made("dropped", _DROPPED, PREAMBLE + _BITS)(x.reshape(-1), *words, x.size, apart, rate, scale, y, size=apart)
+    return y.reshape(x.shape)
+
+
+@lru_cache(maxsize=64)
+def _steps(count: int) -> tuple[int, int]:
+    """Returns what so many steps of PCG64 multiply its state with, and the increments that they add, modulo 2**128."""
+    power, total, times, plus = 1, 0, MULTIPLIER, 1
+    while count:
+        if count & 1:
+            power, total = power * times % 2**128, (total * times + plus) % 2**128
+        plus, times = plus * (times + 1) % 2**128, times * times % 2**128
+        count >>= 1
+    return power, total

@@ -60,7 +60,7 @@ def lost_by(error: BaseException, device: int, what: str) -> DeviceLost | None:
     )
 
 
-def answer(plan: Any, error: Exception, arrays: tuple[Any, ...]) -> Any:
+def answer(plan: Any, error: Exception, arrays: tuple[Any, ...], scalars: dict[str, Any]) -> Any:
     """Handles an error that a Plan's call raised: returns the result if a retry succeeds after memory is freed, else raises.
 
     Raises `DeviceLost` where the device cannot be used any more, `OutOfMemory` where the library has no memory, `LibraryFailed`
@@ -86,7 +86,7 @@ def answer(plan: Any, error: Exception, arrays: tuple[Any, ...]) -> Any:
         bindings.cupy().get_default_memory_pool().free_all_blocks()
         try:
             with bindings.cupy().cuda.Device(plan.device):
-                return plan.function(*arrays)
+                return plan.function(*arrays, **scalars)
         except Exception as again:
             if not isinstance(again, plan.errors) or isinstance(again, MemoryError | BacklineError):
                 raise

@@ -23,8 +23,7 @@ from ....problems.scaled_problem import ScaledProblem
 from ....switches import starting_values
 from ...base import Algorithm, Handler, Refusal
 from ...presence import presence
-from ...reference.composed_grouped import grouped_algorithms
-from ...reference.composed_multi_head import prepare_composed
+from ...reference.composed_multi_head import composed_algorithms, composed_function
 from ..common import bindings
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of, lacks
@@ -287,14 +286,14 @@ def _grouped_algorithms(context: Any, problem: GroupedProblem, threads: int) -> 
     from .grouped_gemm import listed as listed_groups
 
     yield from listed_groups(problem, capability(index_of(problem)), presence("cublas").version())
-    yield from grouped_algorithms(problem, "cublas")
+    yield from composed_algorithms("cublas", "the groups' products")
 
 
 def _prepare_grouped(context: Any, problem: GroupedProblem, algorithm: Algorithm) -> DevicePlan:
     from .grouped_gemm import GroupedGemm
     from .grouped_gemm import ways as grouped_ways
 
-    device, module, one_by_one = index_of(problem), bindings.cublas(), prepare_composed(problem).function
+    device, module, one_by_one = index_of(problem), bindings.cublas(), composed_function(problem)
     what, errors = f"cuBLAS, {problem.op}", (module.cuBLASError,)
     if algorithm.name == "composed":
         return DevicePlan(one_by_one, device, what, errors)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from .... import libraries, switches
 from ....problems import Problem
-from ....problems.attention_problem import AttentionGrads, AttentionProblem
+from ....problems.attention_problem import AttentionProblem
 from ....problems.conv_problem import ConvProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import attention_constraints, errata
@@ -21,14 +21,13 @@ from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, described, index_of
 from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
 from . import sdpa_graphs as sdpa
-from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Search, conv_algorithms, conv_recipe
+from .attention_plans import AttentionPlan
+from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, conv_algorithms, conv_recipe
 from .graph_cache import GraphRun
 from .rnn_recipe import rnn_algorithms, rnn_recipe
 from .rnn_run import RnnRun
 
 __all__ = ["CuDNN"]
-
-AT_ONCE = Search(False, 0)
 
 
 def _aligned(array: Any) -> bool:
@@ -96,76 +95,6 @@ class _Conv:
         kernel(result, *given.values(), result)
 
 
-class _Attention:
-    """The function of the Plan of attention."""
-
-    def __init__(self, problem: AttentionProblem, made: sdpa.AttentionRecipe, module: Any, device: int, planner: Planner) -> None:
-        self.problem, self.made = problem, made
-        self.forward = GraphRun(made.forward, AT_ONCE, module, device, planner)
-        self.backward = None if made.backward is None else GraphRun(made.backward, AT_ONCE, module, device, planner)
-        self.numbers: tuple[Any, ...] = ()
-        if made.forward.dropout is not None:
-            import numpy as np
-
-            self.numbers = tuple(bindings.cupy().asarray(np.array([n], np.int64)) for n in (made.seed, 0))
-
-    def __call__(self, *arrays: Any) -> Any:
-        p, made, cupy = self.problem, self.made, bindings.cupy()
-        given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
-        held = {feed.uid: _rows(feed, given[feed.role]) for feed in made.feeds}
-        blind = None
-        if made.mask:
-            held[sdpa.BIAS], blind = self._bias(given["mask"])
-        if self.numbers:
-            held[sdpa.SEED], held[sdpa.OFFSET] = self.numbers
-        out = held[sdpa.OUT] = cupy.empty(made.result, p.dtype)
-        if self.backward is None:
-            self.forward({uid: at(array) for uid, array in held.items()})
-            return out if blind is None else _without(out, blind)
-        grad = held.pop(sdpa.GRAD)
-        held[sdpa.STATS] = cupy.empty((*made.result[:3], 1), "float32")
-        self.forward({uid: at(array) for uid, array in held.items()})
-        held[sdpa.GRAD] = grad if blind is None else _without(grad.copy(), blind)
-        grads = [cupy.empty(shape, p.dtype) for shape in p.shapes]
-        held |= dict(zip((sdpa.GRAD_QUERY, sdpa.GRAD_KEY, sdpa.GRAD_VALUE), grads, strict=True))
-        self.backward({uid: at(array) for uid, array in held.items()})
-        return AttentionGrads(grads[0], grads[1], grads[2], None)
-
-    def _bias(self, mask: Any) -> tuple[Any, Any]:
-        """Returns the bias that is added to the scores, and a mask of the queries that may attend to no key.
-
-        The bias lets these queries attend to every key; their rows of the result and the incoming gradient are set to zero.
-        """
-        cupy, made = bindings.cupy(), self.made
-        mask = mask if mask.ndim == 4 else mask[None, None]
-        seen = mask if made.mask == "bool" else mask != -float("inf")
-        blind = cupy.logical_not(seen.any(axis=-1, keepdims=True))
-        dtype = next(tensor.dtype for name, tensor in made.forward.inputs if name == "bias")
-        whole = cupy.empty(made.bias, "float32" if dtype == "FLOAT" else self.problem.dtype)
-        zero = cupy.zeros((), whole.dtype)
-        if made.mask == "bool":
-            whole[...] = cupy.where(cupy.logical_or(mask, blind), zero, cupy.full((), -float("inf"), whole.dtype))
-        else:
-            whole[...] = cupy.where(blind, zero, mask)
-        return whole, blind
-
-
-def _without(array: Any, blind: Any) -> Any:
-    """An array with the rows of queries that may look at no key made zero."""
-    cupy = bindings.cupy()
-    array[...] = cupy.where(blind, cupy.zeros((), array.dtype), array)
-    return array
-
-
-def _rows(feed: Feed, array: Any) -> Any:
-    """Query, key, value or a gradient as the graph wants it."""
-    if not feed.copied and _aligned(array):
-        return array
-    made = bindings.cupy().empty(array.shape, array.dtype)
-    made[...] = array
-    return made
-
-
 def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     return conv_algorithms(problem, capability(index_of(problem)))
 
@@ -184,7 +113,7 @@ def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int)
 
 
 def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
-    return _plan(planner, problem, _Attention, sdpa.attention_recipe(problem, algorithm.name))
+    return _plan(planner, problem, AttentionPlan, sdpa.attention_recipe(problem, algorithm.name))
 
 
 def _rnn_algorithms(context: Any, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:

@@ -15,7 +15,7 @@ from ... import attention_constraints
 from ...base import LEADS, Algorithm, Refusal
 from .conv_graphs import ALIGNMENT, TYPES, Dropout, Feed, Graph, Tensor, modes
 
-__all__ = ["AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal", "leads"]
+__all__ = ["LARGEST_SEED", "AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal", "leads"]
 
 KERNEL = "cudnn_attention"
 QUERY, KEY, VALUE, BIAS, SEED, OFFSET, OUT, STATS, GRAD, GRAD_QUERY, GRAD_KEY, GRAD_VALUE = range(1, 13)
@@ -31,8 +31,9 @@ LEADING, LEADING_DIMS = (9, 0), (64, 128)
 class AttentionRecipe:
     """Complete description of the Plan of attention."""
 
-    # forward, backward: the graphs that run, in this order; `backward` is None where no gradients are asked for.
-    forward: Graph
+    # forward, backward: the graphs that run, in this order. `backward` is None where no gradients are asked for, `forward` where
+    # these are given the output and its log-sum-exp.
+    forward: Graph | None
     backward: Graph | None
     feeds: tuple[Feed, ...]  # operands that the graphs are given
     # How the mask is read: "bool" or "added"; empty for none. A graph adds what is made of it; a query that may look at no key is
@@ -40,7 +41,6 @@ class AttentionRecipe:
     mask: str
     bias: tuple[int, ...]  # shape and dtype of what is made of the mask
     result: tuple[int, ...]  # shape of what attention gives
-    seed: int  # of what is left out
 
 
 def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Facts) -> str:
@@ -107,12 +107,17 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
         )  # fmt: skip
     options = (("attn_scale", problem.scale), ("use_causal_mask", problem.is_causal))
     backward = None
-    grad = problem.get("grad")
-    stated = grad is not None
-    forward = Graph(
-        "sdpa", (*qkv.items(), *shared), (*options, ("generate_stats", stated)), (out, stats) if stated else (out,),
-        kind, FLOAT, FLOAT, (), modes(), dropout,
-    )  # fmt: skip
+    grad, output, lse = (problem.get(role) for role in ("grad", "output", "lse"))
+    stated = grad is not None or problem.returns_lse
+    forward: Graph | None = None
+    if output is not None and lse is not None:
+        feeds += [Feed("output", OUT, not _lies(output)), Feed("lse", STATS, not lse.is_contiguous())]
+        out = Tensor("o", OUT, result, _strides(output), kind)
+    else:
+        forward = Graph(
+            "sdpa", (*qkv.items(), *shared), (*options, ("generate_stats", stated)), (out, stats) if stated else (out,),
+            kind, FLOAT, FLOAT, (), modes(), dropout,
+        )  # fmt: skip
     if grad is not None:
         feeds.append(Feed("grad", GRAD, not _lies(grad)))
         taken = (*qkv.items(), ("o", out), ("dO", Tensor("grad", GRAD, result, _strides(grad), kind)), ("stats", stats))
@@ -122,8 +127,7 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
         )
         steady = (("use_deterministic_algorithm", name.endswith("_steady")),)
         backward = Graph("sdpa_backward", (*taken, *shared), (*options, *steady), given, kind, FLOAT, FLOAT, (), modes(), dropout)
-    seed = int(problem.parameter("seed", 0)) & LARGEST_SEED
-    return AttentionRecipe(forward, backward, tuple(feeds), mask, bias, result, seed)
+    return AttentionRecipe(forward, backward, tuple(feeds), mask, bias, result)
 
 
 def _lies(o: Operand) -> bool:

@@ -16,12 +16,14 @@ import numpy as np
 
 from ....problems.attention_problem import AttentionProblem
 from ....problems.einsum_problem import EinsumProblem
+from ....problems.multi_head_problem import MultiHeadProblem
 from ....problems.neural_problem import NeuralProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import python_packages
 from ...base import Algorithm, Handler, Planner, Refusal
 from ...reference import reference_einsum
 from ...reference.array_namespaces import Space
+from ...reference.composed_multi_head import composed_algorithms, composed_function
 from ...reference.layer_formulas import FORMULAS, empty, function
 from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels
@@ -163,6 +165,10 @@ class CuPy(BindingLibrary):
         NeuralProblem: Handler(_neural_algorithms, _prepared(_layer)),
         EinsumProblem: Handler(_einsum_algorithms, _prepared(_step)),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+        MultiHeadProblem: Handler(
+            lambda context, p, threads: composed_algorithms("cupy", "linear and scaled_dot_product_attention"),
+            _prepared(composed_function),
+        ),
         RnnProblem: Handler(_rnn_algorithms, _prepare_rnn),
     }
 
