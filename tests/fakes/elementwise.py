@@ -67,7 +67,8 @@ class ElementwiseKernel:
         dtype = types[self.output[0]]
         arrays = [np.asarray(unwrap(value), types.get(kind, kind)) for (kind, _), value in zip(self.inputs, given, strict=True)]
         walked = [a.shape for (_, name), a in zip(self.inputs, arrays, strict=True) if name not in self.raw]
-        shape = np.broadcast_shapes(*walked, *((rest[0].shape,) if self.raw else ()))
+        alone = self.raw or not any(isinstance(v, ndarray) for v in given)  # the output says how many elements there are
+        shape = np.broadcast_shapes(*walked, *((rest[0].shape,) if alone else ()))
         wide = {kind: np.dtype(np.float32 if t.itemsize == 2 else t) for kind, t in types.items()}
         flat = [
             np.ascontiguousarray(np.broadcast_to(a.astype(wide.get(kind, a.dtype)), a.shape if name in self.raw else shape))
@@ -75,7 +76,7 @@ class ElementwiseKernel:
         ]
         made = np.empty(shape, wide[self.output[0]])
         _library(self._source(wide)).run(ctypes.c_ssize_t(made.size), *(ctypes.c_void_p(a.ctypes.data) for a in (*flat, made)))
-        device = next(v.device.id for v in given if isinstance(v, ndarray))
+        device = next(v.device.id for v in (*given, *rest) if isinstance(v, ndarray))
         out = rest[0] if rest else ndarray(np.empty(shape, dtype), device)
         assert out.shape == shape
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""cuBLASLt: products whose algorithm can be told what not to do, and linear layers with bias and relu in the same kernel.
+"""cuBLASLt: products whose algorithm can be told what not to do, and linear layers with bias and residual in the same kernel.
 
 As in `cublas`, what is decided is decided by functions of values. The library's own heuristics are asked when a Plan is made.
 """
@@ -18,12 +18,14 @@ from ....problems import Problem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
 from ...base import Algorithm, Handler, Refusal
-from ..common import bindings
+from ..common import bindings, elementwise_kernels
+from ..common.alignment import copied, put
+from ..common.alignment import workspace as work_area
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.descriptors import Descriptors
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, at, prepared, strided
-from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
+from ..common.gemm_layout import DTYPES, LARGEST, Gemm, Product, Side, Target, gemm_of, refusal
 from ..common.streams import Handles, current_stream
 from ..cublas.library import scale_type, workspace_bytes
 
@@ -32,13 +34,15 @@ __all__ = ["CuBLASLt", "Recipe", "bias_of", "epilogue_of", "listed", "recipe", "
 # Numbers of cuBLASLt's header.
 IN_F16, IN_F32, IN_F64, IN_TF32 = 64, 68, 70, 77
 NONE, COMPUTE_TYPE, ANY = 0, 2, 7  # how the parts of a sum that is split along k may be added up
-PLAIN, RELU, BIAS = 1, 2, 4  # epilogues; relu and bias together are 6
+PLAIN, BIAS = 1, 4  # epilogues
 ASKED = 8  # algorithms asked of the heuristics; the first that works is taken
 # Bytes that addresses may be multiples of: CuPy's own arrays are of 512, and kernels may want as much as 256; most parts of an
 # array are of 16, which loads of whole vectors take.
 ALIGNED = (256, 16)
 
 EPILOGUES = ("float16", "bfloat16", "float32", "float64")
+# Its headers say x := max(x, 0), which CUDA's fmax takes from a NaN as 0; nothing says that a NaN stays one.
+RELU_AND_NAN = "its epilogue is described as max(x, 0), which may make 0 of a NaN: relu follows in a kernel that keeps it"
 
 
 def _halves(kind: str) -> tuple[GemmWay, ...]:
@@ -93,8 +97,8 @@ def bias_of(problem: Problem) -> int | None:
 
 
 def epilogue_of(problem: Problem) -> int:
-    """Returns cuBLASLt's number for the epilogue, which the kernel applies after the product."""
-    return (BIAS if bias_of(problem) is not None else 0) | (RELU if problem.parameter("activation") else 0) or PLAIN
+    """Returns cuBLASLt's number for the epilogue, which the kernel applies after the product; relu is none (`RELU_AND_NAN`)."""
+    return BIAS if bias_of(problem) is not None else PLAIN
 
 
 def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
@@ -103,12 +107,15 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
     if reason:
         yield Refusal("cublaslt", "", reason)
         return
-    after = {BIAS: "bias", RELU: "relu", BIAS | RELU: "bias and relu"}.get(epilogue_of(problem), "")
-    if not after and isinstance(problem, LinearProblem):
-        after = "the residual"  # as C, which the product is added to
-    if problem.get("residual") is not None:
-        after = f"{after} and residual".removeprefix(" and ")
+    relu = problem.parameter("activation") == "relu"
+    if relu:
+        yield Refusal("cublaslt", "relu_epilogue", RELU_AND_NAN)
+    # The residual is C, which the product is added to.
+    inside = {"bias": epilogue_of(problem) == BIAS, "residual": problem.get("residual") is not None}
+    after = " and ".join(name for name, there in inside.items() if there)
     note, traits = (f"{after} in the same kernel", ("epilogue",)) if after else ("", ())
+    if relu:
+        note = "; then ".join(filter(None, [note, "relu in one kernel of CuPy's"]))
     yield from listed_ways("cublaslt", ways(problem.dtype.name), having, note, traits)
 
 
@@ -116,11 +123,16 @@ def _cannot(problem: Any) -> str:
     activation = problem.parameter("activation")
     if activation not in (None, "relu"):
         return f"its kernels have relu, not {activation}"
+    if activation and problem.dtype.name not in EPILOGUES:
+        return f"activations are for {', '.join(EPILOGUES)}, not {problem.dtype.name}"
     plain = epilogue_of(problem) == PLAIN
     if problem.empty:
         terms = problem.k > 0 or 0 in (problem.m, problem.n, problem.items)
-        return "" if terms or plain else "a product without terms runs no kernel that bias and activation could be part of"
-    if not gemm_of(problem, rows_first=not plain).uniform:
+        return "" if terms or plain else "a product without terms runs no kernel that a bias could be part of"
+    gemm = gemm_of(problem, rows_first=not plain)
+    if gemm.batch > LARGEST:
+        return f"it counts the items of a batch with 32 bits, and there are {gemm.batch}"
+    if not gemm.uniform:
         return "it takes batches whose items lie a fixed step apart; cuBLAS takes others"
     return ""
 
@@ -236,8 +248,14 @@ class _Matmul(Product):
             cause=f"{why}, for addresses that are multiples of {alignment} bytes and at most {self.made.workspace} of workspace",
         )  # fmt: skip
 
+    def __call__(self, *arrays: Any) -> Any:
+        result = super().__call__(*arrays)
+        if self.problem.parameter("activation") == "relu" and result.size:
+            elementwise_kernels.kernel("relu")(result, result)  # rounding before or after it gives the same
+        return result
+
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
-        lt, made = self.module, self.made
+        made = self.made
         bias = None if made.bias is None else self._bias(arrays[made.bias])
         a, b, d = (at(array) for array in (first, second, target))
         bits = a | b | d | at(bias)
@@ -245,8 +263,22 @@ class _Matmul(Product):
         alignment = next((each for each in made.alignments if bits % each == 0), made.alignments[-1])
         found = self.found.get(alignment)
         if found is None:
-            raise self._none(alignment, "its heuristics named one for others")
-        memory = bindings.cupy().cuda.alloc(found.workspace)
+            self._launch_copies(first, second, target, bias)
+            return
+        self._run(found, a, b, d, bias)
+
+    def _launch_copies(self, first: Any, second: Any, target: Any, bias: Any) -> None:
+        """Run it on copies, which CuPy's memory aligns: there is an algorithm for these, and none for addresses as they are."""
+        most = self.made.alignments[0]
+        given = first, second, target, bias
+        moved = [array if at(array) % most == 0 else copied(array, most) for array in given]
+        self._run(self.found[most], *(at(array) for array in moved[:3]), moved[3])
+        if moved[2] is not target:
+            put(moved[2], target)
+
+    def _run(self, found: _Found, a: int, b: int, d: int, bias: Any) -> None:
+        lt = self.module
+        memory = work_area(found.workspace)
         alpha, beta = self.addresses
         one, two, three = self.matrices
         handle = _handles.get(lt, self.device)
