@@ -83,7 +83,7 @@ class DeviceContraction(StepWriter):
                 break
             i = names.index(twice)
             j = names.index(twice, i + 1)
-            slot = self._add(_Late(lambda xp, i=i, j=j: lambda x: xp.diagonal(x, 0, i, j)), slot)
+            slot = self._add(_diagonal(i, j), slot)
             joined = (twice, axes[i][1], axes[i][2] + axes[j][2])
             axes = [a for at, a in enumerate(axes) if at not in (i, j)] + [joined]
         term = Term(tuple(a[0] for a in axes), tuple(a[1] for a in axes), tuple(a[2] for a in axes))
@@ -169,7 +169,7 @@ class DeviceContraction(StepWriter):
             self._note("copy", None, (term,), self.output)
 
         dense = moved and not alone
-        if slot >= self.first and not (moved or rounded) and shape == term.shape:
+        if slot >= self.first and shape and not (moved or rounded) and shape == term.shape:  # a sum of all may have an axis
             self.result = slot
         elif dense or rounded:
 
@@ -211,6 +211,11 @@ def _namespace(home: str) -> tuple[Any, Callable[..., Any]]:
 def _converted(xp: Any, dtype: Any) -> Run:
     """The conversion to a dtype, dense."""
     return lambda x: xp.ascontiguousarray(cast(x, dtype))
+
+
+def _diagonal(i: int, j: int) -> _Late:
+    """The diagonal of two axes, behind the others."""
+    return _Late(lambda xp: lambda x: xp.diagonal(x, 0, i, j))
 
 
 def _dense(xp: Any, order: tuple[int, ...] | None, shape: tuple[int, ...]) -> Run:

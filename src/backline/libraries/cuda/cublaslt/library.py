@@ -272,7 +272,7 @@ class _Matmul(Product):
         most = self.made.alignments[0]
         given = first, second, target, bias
         moved = [array if at(array) % most == 0 else copied(array, most) for array in given]
-        self._run(self.found[most], *(at(array) for array in moved[:3]), moved[3])
+        self._run(self.found[most], at(moved[0]), at(moved[1]), at(moved[2]), moved[3])
         if moved[2] is not target:
             put(moved[2], target)
 
