@@ -380,3 +380,11 @@ def test_recurrent_layers_are_refused_with_the_reason() -> None:
     x, state, w = (there(np.ones(s, np.float32)) for s in ((3, 2, 4), (1, 2, 4), (12, 4)))
     with pytest.raises(NoKernel, match="not among cuDNN's graphs"):
         backline.nn.gru(x, state, (w, w), False, 1, 0.0, False, False, False)
+
+
+def test_einsum_of_operands_that_repeat(machine: None) -> None:
+    """A stride of 0 is one: nothing beside the element is read."""
+    x, y = np.broadcast_to(numbers((4,), "float32"), (5, 4)), numbers((4, 3), "float32")
+    for equation, *given in (("ij,jk->ik", x, y), ("ji,ij->j", y.T, x.T[:, :3]), ("ij,ij->", x, x)):
+        found = backline.einsum(equation, *(ndarray(array) for array in given))
+        np.testing.assert_allclose(found.host, np.einsum(equation, *map(wide, given)), atol=1e-5)

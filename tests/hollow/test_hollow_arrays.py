@@ -108,3 +108,14 @@ def test_launches(here: Any) -> None:
         launched = here.device.hollow_launches()
         run()
         assert here.device.hollow_launches() - launched == most, name
+
+
+def test_an_einsum_that_was_planned_finds_nothing_anew(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from backline.ops.einsum import device
+
+    x, y, z = (here.xp.asarray(numbers(*shape)) for shape in ((4, 5), (5, 6), (3, 6)))
+    equation, wanted = "ij,jk,lk->li", (z.get() @ (x.get() @ y.get()).T)
+    np.testing.assert_allclose(backline.einsum(equation, x, y, z).get(), wanted, atol=1e-4)
+    monkeypatch.setattr(device, "_namespace", None)
+    monkeypatch.setattr(device, "DeviceContraction", None)
+    np.testing.assert_allclose(backline.einsum(equation, x, y, z).get(), wanted, atol=1e-4)
