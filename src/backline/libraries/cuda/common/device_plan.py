@@ -48,7 +48,7 @@ class DevicePlan:
             )
         try:
             if self.current() == self.device:
-                return self.run(arrays)
+                return alignment.called(self.function, arrays)
             with bindings.cupy().cuda.Device(self.device):
                 return self.run(arrays)
         except Exception as error:

@@ -6,6 +6,8 @@ Nothing is copied from the host, which a call would wait for, and which no CUDA 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ def steps_of(batch: Sequence[int], offsets: Sequence[int | Sequence[int]]) -> St
     return tuple(axes) or ((1, (0,) * len(offsets)),)
 
 
+@lru_cache
 def source(count: int, axes: int) -> elementwise_kernels.Kernel:
     """The kernel of `count` tables over a batch of so many axes. Element i of all of them is item ``i % items`` of one."""
     names = [f"int64 base{t}" for t in range(count)] + ["int64 items"]
@@ -59,9 +62,7 @@ def _choice(target: str, values: Sequence[str], operator: str) -> str:
 
 def tables(bases: Sequence[int], steps: Steps) -> Any:
     """The tables of a batch whose items are at these addresses and steps: int64 of shape (tables, items)."""
-    items = 1
-    for n, _ in steps:
-        items *= n
+    items = prod(n for n, _ in steps)
     made = bindings.cupy().empty((len(bases), items), np.int64)
     kernel = elementwise_kernels.made(f"addresses_{len(bases)}_{len(steps)}", source(len(bases), len(steps)), "")
     numbers = [number for n, each in reversed(steps) for number in (n, *each)]
