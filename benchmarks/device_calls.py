@@ -71,6 +71,15 @@ def cases(array: Callable[..., Any], cupy: Any, torch: Any) -> dict[str, Contest
     layer = (array(64, 64), array(64, 64), array(64))
     add("linear 64x64x64", F.linear, layer, None, torch and torch.nn.functional.linear)
     add("fft 64x64", fft.fft, (array(64, 64, dtype=np.complex64),), cupy.fft.fft, torch and torch.fft.fft)
+    add("fft inverse 64x64", fft.ifft, (array(64, 64, dtype=np.complex64),), cupy.fft.ifft, torch and torch.fft.ifft)
+    chain = (array(32, 64), array(64, 32), array(32, 16))
+    add(
+        "einsum ij,jk,kl->il", lambda *x: backline.einsum("ij,jk,kl->il", *x), chain, lambda *x: cupy.einsum("ij,jk,kl->il", *x),
+        torch and (lambda *x: torch.einsum("ij,jk,kl->il", *x)),
+    )  # fmt: skip
+    # Batches whose items lie no fixed step apart: cuBLAS is given tables of their addresses.
+    irregular = (array(4, 1, 16, 16), array(3, 16, 16))
+    add("matmul of 4x1 and 3 of 16x16", backline.matmul, irregular, cupy.matmul, torch and torch.matmul)
     add("softmax 64x64", lambda x: F.softmax(x, -1), (array(64, 64),), None, torch and (lambda x: torch.softmax(x, -1)))
     image = (array(1, 8, 16, 16), array(8, 8, 3, 3))
     add("conv2d 1x8x16x16", F.conv2d, image, None, torch and torch.nn.functional.conv2d)

@@ -379,3 +379,10 @@ def test_explain_of_layers() -> None:
     with pytest.raises(NoKernel, match="only"), switches.scope({"only": ("cublas",)}):
         F.gelu(x)
 
+
+def test_einsum_of_operands_that_repeat(machine: None) -> None:
+    """A stride of 0 is one: nothing beside the element is read."""
+    x, y = np.broadcast_to(numbers((4,), "float32"), (5, 4)), numbers((4, 3), "float32")
+    for equation, *given in (("ij,jk->ik", x, y), ("ji,ij->j", y.T, x.T[:, :3]), ("ij,ij->", x, x)):
+        found = backline.einsum(equation, *(ndarray(array) for array in given))
+        np.testing.assert_allclose(found.host, np.einsum(equation, *map(wide, given)), atol=1e-5)

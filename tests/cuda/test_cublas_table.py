@@ -310,22 +310,34 @@ def test_c_is_no_bias_where_it_differs_from_row_to_row_or_is_scaled() -> None:
 
 @pytest.mark.parametrize(
     ("activation", "roles", "epilogue"),
-    [("relu", (), 2), ("relu", ("bias",), 6), ("relu", ("bias", "residual"), 6), (None, ("bias", "residual"), 4), (None, ("residual",), 1)],
+    [("relu", ("bias",), 4), ("relu", ("bias", "residual"), 4), (None, ("bias", "residual"), 4), (None, ("residual",), 1), ("relu", ("residual",), 1)],
 )
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_layers_are_kernels_with_an_epilogue(activation: str | None, roles: tuple[str, ...], epilogue: int, dtype: str) -> None:
     problem = layer(dtype, activation, *roles)
     made = taken(problem)
     assert made.epilogue == epilogue and made.bias == (2 if "bias" in roles else None)
-    assert made.gemm.target.rows == problem.n, "a bias is as long as the kernel's columns"
+    assert "bias" not in roles or made.gemm.target.rows == problem.n, "a bias is as long as the kernel's columns"
     after = [c for c in choose.choose(problem, measure=False).candidates if c.library == "cublas" and c.verdict == "next"]
     assert after and all(c.algorithm.endswith("_pointwise") for c in after), "cuBLAS has products; what comes after is another kernel"
+
+
+@pytest.mark.parametrize("roles", [(), ("bias",), ("residual",), ("bias", "residual")])
+def test_relu_is_no_epilogue_since_nothing_says_that_it_keeps_nan(roles: tuple[str, ...]) -> None:
+    refused, *found = cublaslt.listed(layer("float16", "relu", *roles), SM90)
+    assert isinstance(refused, Refusal) and refused.name == "relu_epilogue" and "may make 0 of a NaN" in refused.reason
+    within = " and ".join(roles)
+    assert {a.note for a in found if isinstance(a, Algorithm)} == {f"{within} in the same kernel; then " * bool(within) + "relu in one kernel of CuPy's"}
+    assert all(("epilogue" in a.traits) == bool(roles) for a in found if isinstance(a, Algorithm))
+    choice = choose.choose(layer("float16", "relu", *roles), measure=False)
+    assert any(c.algorithm == "relu_epilogue" and "NaN" in c.reason for c in choice.candidates), "explain shows it"
+    assert not any(isinstance(a, Refusal) for a in cublaslt.listed(layer("float16", None, *roles), SM90))
 
 
 def test_what_no_kernel_has_is_refused_with_the_reason() -> None:
     (why,) = cublaslt.listed(layer("float32", "gelu", "bias"), SM90)
     assert isinstance(why, Refusal) and why.reason == "its kernels have relu and gelu_tanh, not gelu"
-    (why,) = cublaslt.listed(layer("float32", "relu", "bias", k=0), SM90)
+    (why,) = cublaslt.listed(layer("float32", None, "bias", k=0), SM90)
     assert isinstance(why, Refusal) and "without terms" in why.reason
     for library in (cublas, cublaslt):
         (why,) = library.listed(product("int32"), SM90)

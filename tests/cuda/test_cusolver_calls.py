@@ -96,11 +96,11 @@ def test_any_order_is_set_for_the_call_and_set_back_whatever_happens(machine: So
     def fail(**given: Any) -> None:
         raise error(cuSOLVERError, "CUSOLVER_STATUS_EXECUTION_FAILED")
 
-    for name in ("xsyevd", "xsyevd_buffer_size"):
+    for name, n in (("xsyevd", 40), ("xsyevd_buffer_size", 41)):  # which is asked of another size
         before = machine.solver.answers[name]
         machine.solver.answers[name] = fail
         with pytest.raises(LibraryFailed, match="cuSOLVER syevd_any_order failed") as caught:
-            machine.run("syevd_any_order", linalg.eigh, a)
+            machine.run("syevd_any_order", linalg.eigh, there(positive((n, n), "float64")))
         assert "EXECUTION_FAILED" in str(caught.value)
         machine.solver.answers[name] = before
         assert machine.solver.calls("set_deterministic_mode")[-1]["mode"] == DeterministicMode.DETERMINISTIC_RESULTS

@@ -55,6 +55,9 @@ class _Pointer:
     def __init__(self, ptr: int, owner: Any) -> None:
         self.ptr, self.mem = ptr, owner
 
+    def __add__(self, offset: int) -> _Pointer:
+        return _Pointer(self.ptr + offset, self.mem)
+
 
 class _DeviceOf:
     def __init__(self, index: int) -> None:

@@ -70,7 +70,8 @@ class ElementwiseKernel:
         arrays = [np.asarray(unwrap(value), types.get(kind, kind)) for (kind, _), value in zip(self.inputs, given, strict=True)]
         walked = [a.shape for (_, name), a in zip(self.inputs, arrays, strict=True) if name not in self.raw]
         assert (size is not None) == self.writes_raw, "who writes where it likes says for how many indices"
-        shape = rest[0].shape if self.writes_raw else np.broadcast_shapes(*walked, *((rest[0].shape,) if self.raw else ()))
+        alone = self.raw or not any(isinstance(v, ndarray) for v in given)  # the output says how many elements there are
+        shape = rest[0].shape if self.writes_raw else np.broadcast_shapes(*walked, *((rest[0].shape,) if alone else ()))
         walked_over = () if self.writes_raw else shape
         wide = {kind: np.dtype(np.float32 if t.itemsize == 2 else t) for kind, t in types.items()}
         flat = [

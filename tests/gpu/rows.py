@@ -64,6 +64,7 @@ ROWS: dict[str, Row] = {
         "activations, softmax, norms, pooling, dropout and their gradients", "linear algebra and sums made of other operations",
         "linear layers and what follows their product",
     ),
+    **_rows("arrays", "ARR", "misaligned views", "2**31 elements and more", "memory nearly full", "NaN through relu"),
     **_rows("peers", "PERF", "products", "convolution", "attention", "transforms and linear algebra",
         "softmax and normalisation"),
     **_rows("peers", "CALL", "what a call costs the processor"),

@@ -26,12 +26,17 @@ def put_in(fault: str) -> None:
 def _numbers() -> None:
     """Every library's results are a little off."""
     _patch(computing, "product", lambda real: lambda *given: WRONG * real(*given))
-    _patch(elementwise.ElementwiseKernel, "__call__", lambda real: lambda self, *given: _wrong(real(self, *given)))
+    _patch(elementwise.ElementwiseKernel, "__call__", lambda real: lambda self, *given: _values(self, real(self, *given)))
     _patch(graphs, "_convolve", lambda real: lambda node, given, out, *rest, **more: _scaled(out, real, node, given, out, *rest, **more))
     _patch(graphs, "_attend", lambda real: lambda given, results, *rest: _scaled(results[0], real, given, results, *rest))
     _patch(transforms.np.fft, "fftn", lambda real: lambda *given, **more: WRONG * real(*given, **more))
     _patch(lapack_numbers, "lap", lambda real: lambda name, dtype: _off(real(name, dtype)))
     _patch(sparsity.reference_sparse, "places", lambda real: lambda *given: real(*given)[..., ::-1])
+
+
+def _values(kernel: Any, result: Any) -> Any:
+    """A kernel's result, wrong unless it holds addresses: wrong ones would end the process."""
+    return result if "addresses" in kernel.name else _wrong(result)
 
 
 def _choices() -> None:

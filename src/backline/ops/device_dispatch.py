@@ -69,6 +69,12 @@ def _like(value: Any) -> Any:
     if kind is None:
         return value
     described = describe(value, kind)
+    item = described.dtype.itemsize
+    if kind.kind == "cuda" and any(s % item for n, s in zip(described.shape, described.strides, strict=True) if n > 1):
+        raise BadValue(
+            f"an operand of {described.dtype} has strides of {described.strides} bytes",
+            cause="a GPU reads elements at multiples of their size, and nothing else", remedy="an array whose elements lie so",
+        )  # fmt: skip
     if not described.dtype.isnative:
         what = f"an operand has dtype {described.dtype.str}, whose bytes are in the other order"
         raise BadType(what, remedy="convert it first: x.astype(x.dtype.newbyteorder('='))")

@@ -7,8 +7,9 @@ copied, on its device, where its axes lie too far apart for a product to take th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from ...errors import NoKernel
 from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem
+from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import contiguous_strides
 from ...problems.op_registry import operations
-from ..array_arguments import cast, functions, into
+from ..array_arguments import cast, into
 from .contraction_choice import choice_of
 from .layout import Term
 from .steps import StepWriter
@@ -47,7 +49,8 @@ class DeviceContraction(StepWriter):
         summed = any(sum(label in t.labels for _, t in work) == 1 and label not in self.output for label in self.sizes)
         if p.dtype.name in HALVES and (len(self.path) > 1 or summed):
             self.dtype = np.dtype(np.float32)  # every step in float32, and one rounding at the end
-            work = [(self._add(_widened, slot), self._made(t.labels)) for slot, t in work]
+            widened = _Late(lambda xp: _converted(xp, np.float32))
+            work = [(self._add(widened, slot), self._made(t.labels)) for slot, t in work]
         for chosen in self.path:
             now = [work[i] for i in sorted(chosen)]
             work = [w for i, w in enumerate(work) if i not in chosen]
@@ -72,7 +75,7 @@ class DeviceContraction(StepWriter):
         axes = [(label, n, s) for label, n, s in zip(labels, o.shape, o.strides, strict=True) if n != 1]
         if len(axes) < len(labels):
             shape = tuple(n for _, n, _ in axes)
-            slot = self._add(lambda x: x.reshape(shape), slot)
+            slot = self._add(methodcaller("reshape", shape), slot)
         while True:
             names = [label for label, _, _ in axes]
             twice = next((label for label in names if names.count(label) > 1), None)
@@ -80,7 +83,7 @@ class DeviceContraction(StepWriter):
                 break
             i = names.index(twice)
             j = names.index(twice, i + 1)
-            slot = self._add(lambda x, i=i, j=j: functions(x).diagonal(x, 0, i, j), slot)
+            slot = self._add(_diagonal(i, j), slot)
             joined = (twice, axes[i][1], axes[i][2] + axes[j][2])
             axes = [a for at, a in enumerate(axes) if at not in (i, j)] + [joined]
         term = Term(tuple(a[0] for a in axes), tuple(a[1] for a in axes), tuple(a[2] for a in axes))
@@ -119,18 +122,21 @@ class DeviceContraction(StepWriter):
         inner.sort(key=lambda label: -x.steps[label])
         first, a = self._matrices(left[0], x, batch, rows, inner)
         second, b = self._matrices(right[0], y, batch, inner, columns)
-        made = self.make(self._product(a, b))
+        product = self._product(a, b)
+        made = self.make(product)
         to = (*batch, *rows, *columns)
         self._note("product", made.choice, (x, y), to)
         term = self._made(to)
         slot = self._add(made, first, second)
-        return self._add(lambda z, shape=term.shape: z.reshape(shape), slot), term
+        if product.result != term.shape:
+            slot = self._add(methodcaller("reshape", term.shape), slot)
+        return slot, term
 
-    def _product(self, a: Term, b: Term) -> Problem:
+    def _product(self, a: Term, b: Term) -> MatmulProblem:
         """The Problem of a product of matrices, or batches of them."""
         memory = np.empty(1, self.dtype)
         seen = [np.lib.stride_tricks.as_strided(memory, t.shape, t.strides, writeable=False) for t in (a, b)]
-        product: Problem = replace(operations["matmul"].build(*seen), device=self.problem.device)
+        product: MatmulProblem = replace(operations["matmul"].build(*seen), device=self.problem.device)
         return product
 
     def _matrices(self, slot: int, term: Term, *groups: list[str]) -> tuple[int, Term]:
@@ -145,10 +151,11 @@ class DeviceContraction(StepWriter):
         if self.home == "mlx" or any(step is None for step in merged):
             strides = contiguous_strides(shape, item)
             self._note("copy", None, (term,), tuple(label for group in used for label in group))
-            slot = self._add(lambda x: functions(x).ascontiguousarray(x.transpose(order) if moved else x).reshape(shape), slot)
+            slot = self._add(_Late(lambda xp: _dense(xp, order if moved else None, shape)), slot)
         else:
-            strides = tuple(step or item for step in merged)
-            slot = self._add(lambda x: (x.transpose(order) if moved else x).reshape(shape), slot)
+            strides = tuple(item if step is None else step for step in merged)
+            if moved or shape != term.shape:
+                slot = self._add(_viewed(order, shape), slot)
         return slot, Term(("",) * len(shape), shape, strides)
 
     def _finish(self, slot: int, term: Term) -> None:
@@ -161,20 +168,66 @@ class DeviceContraction(StepWriter):
         elif moved:
             self._note("copy", None, (term,), self.output)
 
-        def last(x: Array) -> Array:
-            x = x.transpose(order) if moved else x
-            x = x if alone or not moved else functions(x).ascontiguousarray(x)
-            return (cast(x, dtype) if rounded else x).reshape(shape)
+        dense = moved and not alone
+        if slot >= self.first and shape and not (moved or rounded) and shape == term.shape:  # a sum of all may have an axis
+            self.result = slot
+        elif dense or rounded:
 
-        self.result = self._add(last, slot)
+            def last(xp: Any) -> Run:
+                def run(x: Array) -> Array:
+                    x = x.transpose(order) if moved else x
+                    x = xp.ascontiguousarray(x) if dense else x
+                    return (cast(x, dtype) if rounded else x).reshape(shape)
+
+                return run
+
+            self.result = self._add(_Late(last), slot)
+        else:
+            self.result = self._add(_viewed(order, shape), slot)
 
     def plan(self) -> Any:
         """The Plan: a function of the operands."""
         return _Plan(self, choice_of(self))
 
 
-def _widened(x: Array) -> Array:
-    return functions(x).ascontiguousarray(cast(x, np.float32))
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """A function of arrays that is made when the Plan is, by the namespace of their kind."""
+
+    make: Callable[[Any], Run]
+
+
+def _namespace(home: str) -> tuple[Any, Callable[..., Any]]:
+    """The namespace of a kind of arrays, and how a function is called on those of a device."""
+    if home == "mlx":
+        from ...libraries.mlx.mlx_names import names
+
+        return names(), lambda function, arrays: function(*arrays)
+    from ...libraries.cuda.common import alignment, bindings
+
+    return bindings.cupy(), alignment.called
+
+
+def _converted(xp: Any, dtype: Any) -> Run:
+    """The conversion to a dtype, dense."""
+    return lambda x: xp.ascontiguousarray(cast(x, dtype))
+
+
+def _diagonal(i: int, j: int) -> _Late:
+    """The diagonal of two axes, behind the others."""
+    return _Late(lambda xp: lambda x: xp.diagonal(x, 0, i, j))
+
+
+def _dense(xp: Any, order: tuple[int, ...] | None, shape: tuple[int, ...]) -> Run:
+    """The function that gives an array without gaps, with the axes in an order where one is said, and then the shape."""
+    return lambda x: xp.ascontiguousarray(x if order is None else x.transpose(order)).reshape(shape)
+
+
+def _viewed(order: tuple[int, ...], shape: tuple[int, ...]) -> Run:
+    """The function that gives a view with the axes in an order, and then the shape."""
+    if order == tuple(range(len(order))):
+        return methodcaller("reshape", shape)
+    return lambda x: x.transpose(order).reshape(shape)
 
 
 def _merged(axes: list[tuple[int, int]], item: int) -> int | None:
@@ -186,40 +239,48 @@ def _merged(axes: list[tuple[int, int]], item: int) -> int | None:
 
 
 class _Plan:
-    """Runs the steps. It keeps no array."""
+    """Runs the steps: functions of the slots that they read, and those that nobody reads after them. It keeps no array."""
 
-    __slots__ = ("choice", "contraction", "device")
+    __slots__ = ("_call", "_out", "_program", "_result", "_steps", "_xp", "choice", "device", "empty")
 
-    def __init__(self, contraction: DeviceContraction, choice: Any) -> None:
-        self.contraction, self.choice = contraction, choice
-        device = contraction.problem.device
+    def __init__(self, c: DeviceContraction, choice: Any) -> None:
+        self.choice = choice
+        device = c.problem.device
         self.device = int(device.removeprefix("cuda:")) if device.startswith("cuda:") else None
+        self._xp, self._call = _namespace(c.home)
+        self._out, self._result = len(c.problem.inputs), c.result
+        self.empty = (c.problem.result, c.problem.dtype) if c.problem.empty else None
+        self._steps = tuple(function for function, _ in c.program if not isinstance(function, _Late))
+        functions = [f.make(self._xp) if isinstance(f, _Late) else f for f, _ in c.program]
+        last = {slot: at for at, (_, sources) in enumerate(c.program) for slot in sources}
+        last.pop(c.result, None)
+        self._program = tuple(
+            (function, sources[0], sources[1] if len(sources) > 1 else None, tuple(s for s in set(sources) if last.get(s) == at))
+            for at, (function, (_, sources)) in enumerate(zip(functions, c.program, strict=True))
+        )
 
     @property
     def failed(self) -> bool:
         """True if the plan of a step must not be used again."""
-        return any(getattr(step, "failed", False) for step, _ in self.contraction.program)
+        return any(getattr(step, "failed", False) for step in self._steps)
 
     def __call__(self, *arrays: Any) -> Any:
         if self.device is None:
-            return self._run(arrays)
-        cuda = functions(arrays[0]).cuda
+            return self._run(*arrays)
+        cuda = self._xp.cuda
         if cuda.runtime.getDevice() == self.device:
-            return self._run(arrays)
+            return self._call(self._run, arrays)
         with cuda.Device(self.device):
-            return self._run(arrays)
+            return self._call(self._run, arrays)
 
-    def _run(self, arrays: tuple[Any, ...]) -> Any:
-        c, count = self.contraction, len(self.contraction.problem.inputs)
-        if c.problem.empty:
-            result = functions(arrays[0]).zeros(c.problem.result, dtype=arrays[0].dtype)
+    def _run(self, *arrays: Any) -> Any:
+        if self.empty is not None:
+            result = self._xp.zeros(self.empty[0], dtype=self.empty[1])
         else:
-            last = {slot: at for at, (_, sources) in enumerate(c.program) for slot in sources}
-            slots: list[Any] = list(arrays[:count])
-            for at, (function, sources) in enumerate(c.program):
-                slots.append(function(*(slots[i] for i in sources)))
-                for slot in sources:
-                    if last[slot] == at:
-                        slots[slot] = None
-            result = slots[c.result]
-        return into(arrays[count] if len(arrays) > count else None, "einsum", result)
+            slots: list[Any] = list(arrays[: self._out])
+            for function, first, second, done in self._program:
+                slots.append(function(slots[first]) if second is None else function(slots[first], slots[second]))
+                for slot in done:
+                    slots[slot] = None
+            result = slots[self._result]
+        return into(arrays[self._out], "einsum", result) if len(arrays) > self._out else result

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....errors import BackendUnavailable
-from ....problems import Operand
 from ....problems.attention_problem import AttentionGrads, AttentionLSE, AttentionProblem
-from ..common import bindings
+from ..common import alignment, bindings, faults, ptx_versions
 from . import kernel_compiler as compiler
 from . import packaged_kernels as packaged
 from .launch_sequence import KERNELS, Recipe, Step, Tile, parameters, signed
@@ -75,18 +74,7 @@ def _aligned(array: Any) -> Any:
 
     The copy has the strides of the array, in elements: the kernel was compiled for them.
     """
-    if array.data.ptr % ALIGNED == 0:
-        return array
-    from ..common.device_plan import strided
-
-    cupy = bindings.cupy()
-    low, end = Operand("", array.dtype, array.shape, array.strides).extent()
-    skipped = -(low // ALIGNED) * ALIGNED + low  # so that element 0 is aligned
-    memory = cupy.empty((end - low + skipped) // array.dtype.itemsize, array.dtype)
-    begin = memory[(skipped - low) // array.dtype.itemsize :]
-    copy = strided(begin, array.shape, array.strides)
-    copy[...] = array
-    return copy
+    return array if array.data.ptr % ALIGNED == 0 else alignment.copied(array, ALIGNED)
 
 
 def _kernel(step: Step) -> tuple[Tile, compiler.Compiled]:
@@ -117,13 +105,23 @@ def _function(compiled: compiler.Compiled) -> Any:
     found = _loaded.get(key)
     if found is None:
         try:
-            found = _load(compiled, "cubin" if compiled.cubin else "ptx")
+            found = _load(compiled, "cubin") if compiled.cubin else _translated(compiled)
         except RuntimeError:
             if not compiled.cubin:
                 raise
-            found = _load(compiled, "ptx")
+            found = _translated(compiled)
         _loaded[key] = found  # two threads load it twice at worst
     return found
+
+
+def _translated(compiled: compiler.Compiled) -> Any:
+    """The kernel from its PTX; raises `LibraryFailed` with the driver that it takes where this one refuses it."""
+    try:
+        return _load(compiled, "ptx")
+    except RuntimeError as error:
+        if faults.lost(bindings.cupy().cuda.runtime.getDevice()):
+            raise
+        raise ptx_versions.refused(f"the kernel {compiled.entry}", compiled.ptx, error) from error
 
 
 _loaded: dict[Any, Any] = {}

@@ -88,7 +88,10 @@ def listed(problem: AttentionProblem, facts: Facts, values: Any, absent: str = "
 def _not_packaged(name: str, problem: AttentionProblem, facts: Facts, absent: str) -> str:
     """Returns why an algorithm that needs Triton cannot run without it; empty if it can."""
     assert facts.capability is not None
-    lacks = packaged.lacks(recipe(problem, facts.capability, name == "efficient_tf32"))
+    made = recipe(problem, facts.capability, name == "efficient_tf32")
+    lacks = packaged.lacks(made)
+    if not lacks and packaged.driver_refuses(made):
+        return f"{absent}; of the kernels that come with Backline, {packaged.driver_refuses(made)}"
     return f"{absent}; the kernels that come with Backline are none for it: {lacks}" if lacks else ""
 
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ..common.ptx_versions import driver_refuses_ptx
 from .kernel_compiler import Compiled, source_digest
 from .launch_sequence import Recipe, Step, Tile, Variant, shared_limit
 
 __all__ = [
-    "CAPABILITY", "DIMS", "DIVISOR", "DTYPES", "FILE", "SHARED", "Packaged", "find", "lacks", "name_of", "packed", "read",
-    "version",
+    "CAPABILITY", "DIMS", "DIVISOR", "DTYPES", "FILE", "SHARED", "Packaged", "driver_refuses", "find", "lacks", "name_of",
+    "packed", "read", "version",
 ]  # fmt: skip
 
 FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attention_sm80.json.xz")
@@ -95,4 +96,14 @@ def lacks(made: Recipe) -> str:
             if step.variant.divisor % DIVISOR:
                 return f"rows that are multiples of {DIVISOR} elements apart"
             return name_of(replace(step.variant, constants=()))
+    return ""
+
+
+def driver_refuses(made: Recipe) -> str:
+    """Returns why the driver does not take the packaged kernels of a recipe, and the driver that does; empty if it takes them."""
+    for step in made.steps:
+        found = find(step)
+        reason, remedy = driver_refuses_ptx(found[1].ptx) if found is not None else ("", "")
+        if reason:
+            return f"{reason}: {remedy}"
     return ""

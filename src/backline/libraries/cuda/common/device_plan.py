@@ -7,7 +7,7 @@ from typing import Any
 
 from ....errors import BadValue, refuse_overlap
 from ....problems import Operand, Problem
-from . import bindings, faults
+from . import alignment, bindings, faults
 from .device_facts import index_of
 
 __all__ = ["DevicePlan", "at", "new_images", "prepared", "refuse_overlaps", "refuse_overlaps_of_out", "strided"]
@@ -22,6 +22,7 @@ class DevicePlan:
     The function enqueues the work on CuPy's current stream and returns the result; it keeps nothing of a call: threads share a
     Plan. The device is current while it runs. `what` fails, for the error's text: "cuBLAS, gemm_ex". `errors` are the binding's
     own exceptions: they become `LibraryFailed`, as CUDA's RuntimeErrors do, and the Plan is not used again then.
+    Arrays that begin at no multiple of their element's size are copied before, and after where they are written to.
 
     A stream that records a CUDA graph is refused by `BadValue`: workspaces go back to CuPy's pool after a call, and a graph that
     is launched later would write to memory that others have by then.
@@ -50,11 +51,15 @@ class DevicePlan:
             )
         try:
             if self.current() == self.device:
-                return self.function(*arrays, **scalars)
+                return alignment.called(self.function, arrays, scalars)
             with bindings.cupy().cuda.Device(self.device):
-                return self.function(*arrays, **scalars)
+                return self.run(arrays, scalars)
         except Exception as error:
             return faults.answer(self, error, arrays, scalars)
+
+    def run(self, arrays: tuple[Any, ...], scalars: dict[str, Any]) -> Any:
+        """Call the function on the current device, which is that of the Plan."""
+        return alignment.called(self.function, arrays, scalars)
 
 
 def prepared(

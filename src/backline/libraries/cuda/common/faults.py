@@ -12,7 +12,7 @@ from typing import Any
 from ....errors import BacklineError, DeviceLost, LibraryFailed, LinAlgError, OutOfMemory
 from . import bindings
 
-__all__ = ["answer", "lost", "lost_by"]
+__all__ = ["answer", "lost", "lost_by", "no_memory"]
 
 # What libraries, the runtime and the driver call it. cuBLAS says NOT_INITIALIZED where there is no memory for a handle.
 _NO_MEMORY = re.compile(r"ALLOC(ATION)?_FAILED|OUT_OF_MEMORY|MemoryAllocation|out of memory", re.IGNORECASE)
@@ -63,15 +63,15 @@ def lost_by(error: BaseException, device: int, what: str) -> DeviceLost | None:
 def answer(plan: Any, error: Exception, arrays: tuple[Any, ...], scalars: dict[str, Any]) -> Any:
     """Handles an error that a Plan's call raised: returns the result if a retry succeeds after memory is freed, else raises.
 
-    Raises `DeviceLost` where the device cannot be used any more, `OutOfMemory` where the library has no memory, `LibraryFailed`
-    where it failed for another reason; the DevicePlan is not used again after what is its libraries' fault. Other errors are
-    raised as they are: CuPy's own, where there is no memory for an array, and those that are not of libraries.
+    Raises `DeviceLost` where the device cannot be used any more, `OutOfMemory` where there is no memory for an array or the
+    library, `LibraryFailed` where it failed for another reason; the DevicePlan is not used again after what is its libraries'
+    fault. Other errors, which are not of libraries, are raised as they are.
     """
     if isinstance(error, MemoryError):
+        if isinstance(error, BacklineError):
+            raise error
         # CuPy has given back what its pool kept, and tried again, before it raised this.
-        if not isinstance(error, BacklineError):
-            error.add_note(f"backline: {plan.what}, on cuda:{plan.device}")
-        raise error
+        raise no_memory(plan.what, plan.device, _line(error)) from error
     if isinstance(error, LinAlgError):  # a RuntimeError too: the matrix is at fault, and no library
         raise error
     ours = isinstance(error, BacklineError)
@@ -86,9 +86,11 @@ def answer(plan: Any, error: Exception, arrays: tuple[Any, ...], scalars: dict[s
         bindings.cupy().get_default_memory_pool().free_all_blocks()
         try:
             with bindings.cupy().cuda.Device(plan.device):
-                return plan.function(*arrays, **scalars)
+                return plan.run(arrays, scalars)
         except Exception as again:
-            if not isinstance(again, plan.errors) or isinstance(again, MemoryError | BacklineError):
+            if isinstance(again, MemoryError) and not isinstance(again, BacklineError):
+                raise no_memory(plan.what, plan.device, _line(again)) from again
+            if not isinstance(again, plan.errors) or isinstance(again, BacklineError):
                 raise
             error, text = again, str(again)
     gone = lost_by(error, plan.device, plan.what)
@@ -98,12 +100,26 @@ def answer(plan: Any, error: Exception, arrays: tuple[Any, ...], scalars: dict[s
     if ours:
         raise error
     if _NO_MEMORY.search(text):
-        raise OutOfMemory(
-            f"{plan.what} found no memory on cuda:{plan.device}",
-            cause=f"{_line(error)}, also after CuPy's pool gave back what it kept",
-            remedy="smaller arrays or fewer at a time, a smaller workspace, or fewer programs on the device",
-        ) from error
+        raise no_memory(plan.what, plan.device, f"{_line(error)}, also after CuPy's pool gave back what it kept") from error
     raise LibraryFailed(f"{plan.what} failed", cause=f"{_line(error)}; {_USABLE}") from error
+
+
+def no_memory(what: str, device: int, said: str) -> OutOfMemory:
+    """The error of a call that found no memory: what was said, which names the bytes wanted, and how many are free."""
+    told = ""
+    try:
+        cupy = bindings.cupy()
+        with cupy.cuda.Device(device):
+            free, whole = cupy.cuda.runtime.memGetInfo()
+        kept = cupy.get_default_memory_pool().free_bytes()
+        told = f"; {free:,} of {whole:,} bytes are free on the device, and {kept:,} in CuPy's pool"
+    except RuntimeError:  # the device does not answer
+        pass
+    return OutOfMemory(
+        f"{what} found no memory on cuda:{device}",
+        cause=said + told,
+        remedy="smaller arrays or fewer at a time, a smaller workspace, or fewer programs on the device",
+    )
 
 
 def _line(error: BaseException) -> str:

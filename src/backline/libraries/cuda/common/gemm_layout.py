@@ -74,9 +74,9 @@ class Gemm:
 
     @property
     def large(self) -> bool:
-        """Tells whether a size needs the routines' 64-bit integers."""
-        sizes = (self.m, self.n, self.k, self.batch, self.first.ld, self.second.ld, self.target.ld)
-        return max(sizes) > LARGEST
+        """Tells whether a size, or the elements of one matrix from first to last, need the routines' 64-bit integers."""
+        spans = (side.ld * side.cols for side in (self.first, self.second, self.target))
+        return max(self.m, self.n, self.k, self.batch, *spans) > LARGEST
 
 
 def refusal(problem: Problem) -> str:

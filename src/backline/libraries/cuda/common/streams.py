@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from . import bindings
+from . import alignment, bindings
 
 __all__ = ["Handles", "current_stream"]
 
@@ -63,7 +63,7 @@ class Handles:
         found = self._find(module, device, int(stream.ptr) if own else None)
         if not _same(cuda, found.stream, stream) or found.nbytes != workspace:
             found.forget()  # so that nothing is taken for granted if this fails
-            found.memory = memory = cuda.alloc(workspace)
+            found.memory = memory = alignment.workspace(workspace)
             module.set_stream(found.number, stream.ptr)  # which takes the workspace away, so it comes first
             module.set_workspace(found.number, memory.ptr, workspace)
             found.stream, found.nbytes = stream, workspace

@@ -22,6 +22,7 @@ from ...base import LEADS, Algorithm, Refusal
 from ..common import bindings, elementwise_kernels
 from ..common.dense_views import order_of
 from ..common.device_plan import new_images, refuse_overlaps_of_out
+from ..common.gemm_layout import LARGEST
 from ..cudnn.conv_graphs import depthwise_half
 from . import direct_depthwise
 
@@ -33,8 +34,10 @@ Array = Any
 
 
 def by_channel(p: ConvProblem) -> bool:
-    """Tells whether the depthwise kernels support this convolution."""
-    return not p.transposed and p.depthwise and p.dtype.kind != "c"
+    """Tells whether the depthwise kernels, which count along each axis with 32 bits, support this convolution."""
+    axes = zip(p.image, p.padding, p.kernel, p.dilation, strict=True)
+    longest = max((n + sum(pair) + k * d for n, pair, k, d in axes), default=0)
+    return not p.transposed and p.depthwise and p.dtype.kind != "c" and longest <= LARGEST
 
 
 def direct_algorithms(p: ConvProblem, tf32: str) -> Iterator[Algorithm | Refusal]:

@@ -24,7 +24,7 @@ from ....switches import starting_values
 from ...base import Algorithm, Handler, Refusal
 from ...presence import presence
 from ...reference.composed_multi_head import composed_algorithms, composed_function
-from ..common import bindings
+from ..common import bindings, pointer_tables
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of, lacks
 from ..common.device_plan import DevicePlan, prepared
@@ -176,20 +176,19 @@ class _Gemm(Product):
             self.before = gemm.first.op, gemm.second.op, gemm.m, gemm.n, gemm.k, self.addresses[0]
             self.layouts = _layouts(gemm, problem.dtype, self.kind)
             self.after = (*(() if gemm.batch == 1 else (gemm.batch,)), made.way.compute, LIBRARY_CHOOSES)
-        self.offsets: tuple[np.ndarray[Any, Any], ...] = ()
+        self.steps: pointer_tables.Steps = ()
         if gemm is not None and not gemm.uniform:
-            first, second, target = (_offsets(side.items, gemm.batch) for side in (gemm.first, gemm.second, gemm.target))
-            self.offsets = first, second, target * (self.kind.itemsize // problem.dtype.itemsize)
+            self.steps = _steps(problem, gemm, self.kind.itemsize // problem.dtype.itemsize)
 
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
         made, module, way, routine = self.made, self.module, self.made.way, self.routine
         assert routine is not None
         handle = _handles.ready(module, self.device, made.workspace, made.own_handle)
         a, b, c = first.data.ptr, second.data.ptr, target.data.ptr
-        if self.offsets:
+        if self.steps:
             # Given back to the pool at the end, which hands their memory to later work of this stream only.
-            tables = [bindings.cupy().asarray(offsets + at) for offsets, at in zip(self.offsets, (a, b, c), strict=True)]
-            a, b, c = (table.data.ptr for table in tables)
+            tables = pointer_tables.tables((a, b, c), self.steps)
+            a, b, c = (tables.data.ptr + i * tables.strides[0] for i in range(3))
         of_a, of_b, of_c = self.layouts
         arguments = (handle, *self.before, a, *of_a, b, *of_b, self.addresses[1], c, *of_c, *self.after)
         if way.mode == DEFAULT and way.strategy == DEFAULT_STRATEGY:
@@ -217,9 +216,10 @@ def _layouts(gemm: Gemm, dtype: np.dtype[Any], result: np.dtype[Any]) -> tuple[t
     return tuple(found)
 
 
-def _offsets(items: int | tuple[int, ...], batch: int) -> np.ndarray[Any, Any]:
-    """Bytes from the first item of a batch to each."""
-    return np.array([i * items for i in range(batch)] if isinstance(items, int) else items, np.int64)
+def _steps(problem: MatmulProblem, gemm: Gemm, wider: int) -> pointer_tables.Steps:
+    """The batch of a product whose items lie no fixed step apart; elements of the result are so many times wider than others."""
+    found = pointer_tables.steps_of(problem.batch, [side.items for side in (gemm.first, gemm.second, gemm.target)])
+    return tuple((n, (a, b, c * wider)) for n, (a, b, c) in found)  # what is wider is new memory, without gaps
 
 
 def _prepare_product(context: Any, problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = False) -> DevicePlan:

@@ -15,7 +15,7 @@ from ..common.descriptors import Descriptors
 from ..common.device_plan import DevicePlan, prepared
 from ..common.streams import Handles, current_stream
 
-__all__ = ["ASKED", "DescribedProduct", "Found", "Preference", "described_plan", "no_algorithm"]
+__all__ = ["ASKED", "DescribedProduct", "Found", "Preference", "described_plan"]
 
 ASKED = 8  # algorithms asked of the heuristics
 
@@ -105,7 +105,7 @@ class DescribedProduct:
         what = (
             "none of which works" if not working else f"{len(working)} of which work; number {wanted.proposal + 1} was asked for"
         )
-        raise no_algorithm(key, wanted, f"its heuristics name {int(count[0])}, {what}{said}")
+        raise _no_algorithm(key, wanted, f"its heuristics name {int(count[0])}, {what}{said}")
 
     def run(self, found: Found, memory: int, scalars: tuple[int, int], a: int, b: int, d: int) -> None:
         """Enqueues the product on CuPy's current stream: of the addresses of alpha and beta, and of the matrices."""
@@ -118,7 +118,7 @@ class DescribedProduct:
         )  # fmt: skip
 
 
-def no_algorithm(key: str, wanted: Preference, why: str) -> LibraryFailed:
+def _no_algorithm(key: str, wanted: Preference, why: str) -> LibraryFailed:
     """The error for a product that cuBLASLt has no algorithm for."""
     return LibraryFailed(
         f"cuBLASLt has no algorithm for {key}",

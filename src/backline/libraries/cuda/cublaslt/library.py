@@ -1,4 +1,4 @@
-"""cuBLASLt: products whose algorithm can be told what not to do, and linear layers with bias and relu in the same kernel.
+"""cuBLASLt: products whose algorithm can be told what not to do, and linear layers with bias and residual in the same kernel.
 
 As in `cublas`, what is decided is decided by functions of values. The library's own heuristics are asked when a Plan is made.
 """
@@ -21,28 +21,31 @@ from ....problems.matmul_problem import MatmulProblem
 from ....problems.scaled_problem import ScaledProblem
 from ...base import Algorithm, Handler, Refusal
 from ...presence import presence
-from ..common import bindings
+from ..common import bindings, elementwise_kernels
+from ..common.alignment import copied, put
+from ..common.alignment import workspace as work_area
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, at, strided
-from ..common.gemm_layout import DTYPES, Gemm, Product, gemm_of, refusal
+from ..common.gemm_layout import DTYPES, LARGEST, Gemm, Product, gemm_of, refusal
 from ..cublas.library import scale_type, workspace_bytes
 from . import eight_bit
-from .described_product import DescribedProduct, Found, Preference, described_plan, no_algorithm
+from .described_product import DescribedProduct, Found, Preference, described_plan
 
 __all__ = ["CuBLASLt", "Recipe", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
 
 # Numbers of cuBLASLt's header.
 IN_F16, IN_F32, IN_F64, IN_TF32 = 64, 68, 70, 77
 NONE, COMPUTE_TYPE, ANY = 0, 2, 7  # how the parts of a sum that is split along k may be added up
-PLAIN, RELU, BIAS, GELU = 1, 2, 4, 32  # epilogues; relu and bias together are 6
-ACTIVATIONS = {"relu": RELU, "gelu_tanh": GELU}
+PLAIN, BIAS, GELU = 1, 4, 32  # epilogues
 PROPOSAL, FURTHER = "_proposal", 3  # algorithms that the heuristics name after the first, which are listed to be timed
 # Bytes that addresses may be multiples of: CuPy's own arrays are of 512, and kernels may want as much as 256; most parts of an
 # array are of 16, which loads of whole vectors take.
 ALIGNED = (256, 16)
 
 EPILOGUES = ("float16", "bfloat16", "float32", "float64")
+# Its headers say x := max(x, 0), which CUDA's fmax takes from a NaN as 0; nothing says that a NaN stays one.
+RELU_AND_NAN = "its epilogue is described as max(x, 0), which may make 0 of a NaN: relu follows in a kernel that keeps it"
 
 
 def _halves(kind: str) -> tuple[GemmWay, ...]:
@@ -97,9 +100,8 @@ def bias_of(problem: Problem) -> int | None:
 
 
 def epilogue_of(problem: Problem) -> int:
-    """Returns cuBLASLt's number for the epilogue, which the kernel applies after the product."""
-    activation = ACTIVATIONS.get(problem.parameter("activation") or "", 0)
-    return (BIAS if bias_of(problem) is not None else 0) | activation or PLAIN
+    """Returns cuBLASLt's number for the epilogue, which the kernel applies after the product; relu is none (`RELU_AND_NAN`)."""
+    return (BIAS if bias_of(problem) is not None else 0) | (GELU if _gelu(problem) else 0) or PLAIN
 
 
 def listed(problem: Problem, having: tuple[int, int], further: int = 0) -> Iterator[Algorithm | Refusal]:
@@ -111,13 +113,15 @@ def listed(problem: Problem, having: tuple[int, int], further: int = 0) -> Itera
     if reason:
         yield Refusal("cublaslt", "", reason)
         return
-    epilogue, activation = epilogue_of(problem), problem.parameter("activation")
-    after = " and ".join(filter(None, ["bias" if epilogue & BIAS else "", activation or ""]))
-    if not after and isinstance(problem, LinearProblem):
-        after = "the residual"  # as C, which the product is added to
-    if problem.get("residual") is not None:
-        after = f"{after} and residual".removeprefix(" and ")
+    relu = problem.parameter("activation") == "relu"
+    if relu:
+        yield Refusal("cublaslt", "relu_epilogue", RELU_AND_NAN)
+    # The residual is C, which the product is added to.
+    inside = {"bias": bias_of(problem) is not None, "gelu_tanh": _gelu(problem), "residual": problem.get("residual") is not None}
+    after = " and ".join(name for name, there in inside.items() if there)
     note, traits = (f"{after} in the same kernel", ("epilogue",)) if after else ("", ())
+    if relu:
+        note = "; then ".join(filter(None, [note, "relu in one kernel of CuPy's"]))
     found = ways(problem.dtype.name)
     yield from listed_ways("cublaslt", found, having, note, traits)
     for number in range(2, 2 + further):
@@ -126,17 +130,26 @@ def listed(problem: Problem, having: tuple[int, int], further: int = 0) -> Itera
         yield from (a for a in listed_ways("cublaslt", proposed, having, words, traits) if isinstance(a, Algorithm))
 
 
+def _gelu(problem: Problem) -> bool:
+    return problem.parameter("activation") == "gelu_tanh"
+
+
 def _cannot(problem: Any) -> str:
     activation = problem.parameter("activation")
-    if activation is not None and activation not in ACTIVATIONS:
-        return f"its kernels have {' and '.join(ACTIVATIONS)}, not {activation}"
-    if activation == "gelu_tanh" and problem.dtype.name not in HALVES:
+    if activation not in (None, "relu", "gelu_tanh"):
+        return f"its kernels have relu and gelu_tanh, not {activation}"
+    if _gelu(problem) and problem.dtype.name not in HALVES:
         return "its gelu is accurate to about 11 bits, which is for 16-bit floats"
+    if activation and problem.dtype.name not in EPILOGUES:
+        return f"activations are for {', '.join(EPILOGUES)}, not {problem.dtype.name}"
     plain = epilogue_of(problem) == PLAIN
     if problem.empty:
         terms = problem.k > 0 or 0 in (problem.m, problem.n, problem.items)
-        return "" if terms or plain else "a product without terms runs no kernel that bias and activation could be part of"
-    if not gemm_of(problem, rows_first=not plain).uniform:
+        return "" if terms or plain else "a product without terms runs no kernel that a bias could be part of"
+    gemm = gemm_of(problem, rows_first=not plain)
+    if gemm.batch > LARGEST:
+        return f"it counts the items of a batch with 32 bits, and there are {gemm.batch}"
+    if not gemm.uniform:
         return "it takes batches whose items lie a fixed step apart; cuBLAS takes others"
     return ""
 
@@ -200,8 +213,14 @@ class _Matmul(Product):
         way, best = self.made.way, alignment == self.made.alignments[0]
         return Preference(alignment, self.made.workspace, way.mask, way.proposal if best else 0)
 
+    def __call__(self, *arrays: Any) -> Any:
+        result = super().__call__(*arrays)
+        if self.problem.parameter("activation") == "relu" and result.size:
+            elementwise_kernels.kernel("relu")(result, result)  # rounding before or after it gives the same
+        return result
+
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
-        described, made = self.described, self.made
+        made = self.made
         bias = None if made.bias is None else self._bias(arrays[made.bias])
         a, b, d = (at(array) for array in (first, second, target))
         bits = a | b | d | at(bias)
@@ -209,8 +228,21 @@ class _Matmul(Product):
         alignment = next((each for each in made.alignments if bits % each == 0), made.alignments[-1])
         found = self.found.get(alignment)
         if found is None:
-            raise no_algorithm(self.problem.key, self._preference(alignment), "its heuristics named one for others")
-        memory = bindings.cupy().cuda.alloc(found.workspace)
+            self._launch_copies(first, second, target, bias)
+            return
+        self._run(found, a, b, d, bias)
+
+    def _launch_copies(self, first: Any, second: Any, target: Any, bias: Any) -> None:
+        """Run it on copies, which CuPy's memory aligns: there is an algorithm for these, and none for addresses as they are."""
+        most = self.made.alignments[0]
+        given = first, second, target, bias
+        moved = [array if at(array) % most == 0 else copied(array, most) for array in given]
+        self._run(self.found[most], at(moved[0]), at(moved[1]), at(moved[2]), moved[3])
+        if moved[2] is not target:
+            put(moved[2], target)
+
+    def _run(self, found: Found, a: int, b: int, d: int, bias: Any) -> None:
+        described, memory = self.described, work_area(found.workspace)
         if bias is None:
             described.run(found, memory.ptr, self.addresses, a, b, d)
             return

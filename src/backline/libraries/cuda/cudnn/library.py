@@ -20,6 +20,7 @@ from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, described, index_of
 from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
+from . import large_tensors
 from . import sdpa_graphs as sdpa
 from .attention_plans import AttentionPlan
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, conv_algorithms, conv_recipe
@@ -96,20 +97,33 @@ class _Conv:
 
 
 def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    return conv_algorithms(problem, capability(index_of(problem)))
+    reason = "" if problem.empty else large_tensors.conv_refusal(problem)
+    return iter((Refusal("cudnn", "", reason),)) if reason else conv_algorithms(problem, capability(index_of(problem)))
+
+
+def _conv_made(problem: ConvProblem, algorithm: Algorithm) -> ConvRecipe:
+    made = conv_recipe(problem, algorithm.name, switches.current())
+    listed = tuple(sorted(errata.engines(libraries.get("cudnn"), problem, algorithm.name)))
+    return replace(made, graph=replace(made.graph, engines_out=listed)) if made.graph is not None and listed else made
 
 
 def _prepare_conv(planner: Planner, problem: ConvProblem, algorithm: Algorithm) -> DevicePlan:
-    made = conv_recipe(problem, algorithm.name, switches.current())
-    listed = tuple(sorted(errata.engines(libraries.get("cudnn"), problem, algorithm.name)))
-    if made.graph is not None and listed:
-        made = replace(made, graph=replace(made.graph, engines_out=listed))
-    return _plan(planner, problem, _Conv, made)
+    images = large_tensors.images_at_once(problem)
+    if not images:
+        return _plan(planner, problem, _Conv, _conv_made(problem, algorithm))
+    module, device = bindings.cudnn(), index_of(problem)
+
+    def make(part: ConvProblem) -> _Conv:
+        return _Conv(part, _conv_made(part, algorithm), module, device, planner)
+
+    function = partial(large_tensors.InParts, problem, images, make)
+    return prepared(problem, function, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
 
 
 def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
-    return sdpa.attention_algorithms(problem, known)
+    reason = large_tensors.attention_refusal(problem)
+    return iter((Refusal("cudnn", sdpa.KERNEL, reason),)) if reason else sdpa.attention_algorithms(problem, known)
 
 
 def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:

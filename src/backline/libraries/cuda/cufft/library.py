@@ -105,6 +105,6 @@ def _part(array: Any, slices: Slices) -> Any:
 
 
 def _scale(cupy: Any, array: Any, step: Scale) -> None:
-    # Part by part: an infinity times a complex number has no infinite part that is not multiplied by its zero.
-    for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
-        cupy.multiply(part, step.factor, out=part)
+    # As real numbers: an infinity times a complex number has no infinite part that is not multiplied by its zero.
+    parts = array[..., None].view(array.dtype.char.lower()) if array.dtype.kind == "c" else array
+    cupy.multiply(parts, step.factor, out=parts)

@@ -26,6 +26,7 @@ MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: i
 FEW_CALLS, MOST_CALLS = 8, 4096
 LONG_CALL = 1 << 20  # bytes of a call from which on many calls cost less than copying everything
 HALF_CAPABILITY = (5, 3)
+MOST_HALVES = 4_000_000_000  # elements: NVIDIA says that its float16 transforms span no more than 4 billion
 
 
 def refusal(p: FftProblem) -> str:
@@ -50,6 +51,9 @@ def half_refusal(p: FftProblem, capability: tuple[int, int]) -> str:
         return f"transforms in float16 are of powers of two, not {wrong[0]}"
     if len(p.axes) > MOST_AXES:
         return f"transforms in float16 are of up to {MOST_AXES} axes, not {len(p.axes)}"
+    count = max(prod(p.result), *(prod(o.shape) for o in p.operands))
+    if count > MOST_HALVES:
+        return f"transforms in float16 span at most {MOST_HALVES} elements, not {count}"
     return ""
 
 

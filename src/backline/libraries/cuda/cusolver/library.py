@@ -38,7 +38,7 @@ def listed(problem: LinalgProblem, version: Version, preference: str) -> Iterato
     if problem.op not in OPERATIONS:
         yield Refusal("cusolver", "", f"it has no {problem.op}", lacks=True)
         return
-    for name, reason in refusals(problem, version):
+    for name, reason in refusals(problem, version, preference):
         yield Refusal("cusolver", name, reason)
     for recipe in recipes(problem, version, preference):
         # Its makers promise the same bits in each run, unless they are let off; threads of the CPU have no part in it.

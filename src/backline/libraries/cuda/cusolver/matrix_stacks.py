@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common import bindings
+from ..common import bindings, pointer_tables
 from ..common.device_plan import at
 from .routine_table import LETTER, Recipe
 
@@ -47,6 +47,7 @@ class Stacks:
         self.complex = settings.dtype.kind == "c"
         self.letter = LETTER[settings.dtype.name]
         self.xp: Any = bindings.cupy()
+        self._kept: list[Any] = []  # memory that routines use, until the call is over
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
         return self.xp.empty(shape, self.dtype if dtype is None else dtype)
@@ -62,9 +63,13 @@ class Stacks:
         made[...] = array.swapaxes(1, 2)
         return made
 
-    def table(self, base: int, items: int, step: int) -> Any:
-        """Addresses of the items of a batch, on the device."""
-        return self.xp.arange(items, dtype=np.int64) * step + base
+    def tables(self, *batches: tuple[int, int], items: int) -> list[int]:
+        """Addresses of tables of the items of some batches: of each, the address of the first and bytes from item to item."""
+        steps = ((items, tuple(step for _, step in batches)),)
+        made = pointer_tables.tables([base for base, _ in batches], steps)
+        self._kept.append(made)
+        return [at(made, i) for i in range(len(batches))]
 
-    def tables(self, *stacks: Any) -> list[Any]:
-        return [self.table(at(s), s.shape[0], s.strides[0]) for s in stacks]
+    def tables_of(self, *stacks: Any) -> list[int]:
+        """The same of stacks."""
+        return self.tables(*((at(s), s.strides[0]) for s in stacks), items=stacks[0].shape[0])

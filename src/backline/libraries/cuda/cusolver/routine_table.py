@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ....problems.linalg_problem import LinalgProblem
+from ..common.gemm_layout import LARGEST
 from .thresholds import LIMITS, Version, eigh_way, lstsq_way, lu_way, older_lu_way, qr_way, solve_way, svd_way, trsm_way
 
 __all__ = ["DATA_TYPES", "LARGEST", "LETTER", "Alternative", "Recipe", "Step", "choose", "recipes", "refusals"]
 
 LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 DATA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # as CUDA numbers them
-LARGEST = 2**31 - 1  # of a size, for the routines with the usual integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,12 @@ _X = ("potrf", "getrf", "geqrf", "gesvd", "syevd", "geev", "syev_batched")  # fo
 _X_PLAIN = ("getrs", "potrs")  # for any type, without workspace
 _BLAS = ("getrf_batched", "getrs_batched", "geqrf_batched", "gels_batched", "trsm", "trsm_batched")
 _FAST_IN_ANY_ORDER = ("geqrf", "syevd", "gesvdj")  # what cuSOLVER's deterministic mode is about
+# With integers of 32 bits for sizes and workspaces. (Those of cuBLAS that solve triangles have a form with 64 bits.)
+NARROW = (
+    "potrf_batched", "getrf_batched", "getrs_batched", "geqrf_batched", "gels_batched", "orgqr", "ormqr", "syevj",
+    "syevj_batched", "gesvdj", "gesvdj_batched", "gesvda",
+)  # fmt: skip
+ONE_WORKSPACE = ("syevj_batched", "gesvdj_batched", "gesvda")
 
 
 def _steps(way: str, dtype: str) -> tuple[Step, ...]:
@@ -110,7 +116,21 @@ def _recipe(p: LinalgProblem, *ways: str, any_order: bool = False, note: str = "
     return Recipe(ways, tuple(s for way in ways for s in _steps(way, dtype)), waits, alternatives, any_order, note)
 
 
-def refusals(p: LinalgProblem, version: Version = None) -> Iterator[tuple[str, str]]:
+def too_many(p: LinalgProblem, way: str) -> int:
+    """Returns the elements that a routine with 32-bit integers would have to count for a Problem; 0 if it can, or none is called.
+
+    Of one matrix, the largest that is read or written; of all of them where one workspace is for the whole batch.
+    """
+    if way not in NARROW:
+        return 0
+    rows, columns = max(p.m, p.n), max(min(p.m, p.n), p.k)
+    if p.parameter("mode") == "complete" or (p.op == "linalg.svd" and p.parameter("full_matrices", True)):
+        columns = max(rows, columns)
+    elements: int = rows * columns * (p.items if way in ONE_WORKSPACE else 1)
+    return elements if elements > LARGEST else 0
+
+
+def refusals(p: LinalgProblem, version: Version = None, preference: str = "default") -> Iterator[tuple[str, str]]:
     """Lists what cuSOLVER does not support of a Problem: algorithm ("" for all) and reason."""
     if p.dtype.name not in LETTER:
         yield "", f"it has no linear algebra of {p.dtype.name}"
@@ -118,6 +138,10 @@ def refusals(p: LinalgProblem, version: Version = None) -> Iterator[tuple[str, s
     if max(p.m, p.n, p.k, p.items) > LARGEST:
         yield "", f"sizes past {LARGEST} are more than its routines count to"
         return
+    for name in dict.fromkeys(way for ways in _ways(p, version, preference) for way in ways):
+        count = too_many(p, name)
+        if count:
+            yield name, f"it counts elements with 32 bits, and {count} are more"
     driver = p.parameter("driver")
     if p.op in ("linalg.svd", "linalg.svdvals"):
         if driver not in (None, "gesvdj", "gesvd", "gesvda"):
@@ -144,12 +168,14 @@ def recipes(p: LinalgProblem, version: Version = None, preference: str = "defaul
     >>> [recipe.name for recipe in recipes(problem)], next(recipes(problem)).steps[0].routine
     (['potrf_batched', 'potrf'], 'dpotrf_batched')
     """
-    if any(not name or name == "geev" or name == p.parameter("driver") for name, _ in refusals(p, version)):
+    if any(not name or name == "geev" or name == p.parameter("driver") for name, _ in refusals(p, version, preference)):
         return
     if p.empty:
         yield Recipe(("empty",), ())
         return
     for ways in dict.fromkeys(_ways(p, version, preference)):
+        if any(too_many(p, way) for way in ways):
+            continue
         note = ""
         if p.op == "linalg.lu_factor" and ways != (lu_way(p.m, p.n, p.items, p.dtype.name),):
             note = "what an older rule takes" if ways == (older_lu_way(p.m, p.n, p.items),) else ""

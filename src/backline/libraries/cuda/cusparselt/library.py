@@ -45,12 +45,15 @@ class Value:
     dense: int
     compute: str  # name of the computation type
     columns: bool = False  # whether the dense operand must lie column by column
+    # most, most_result: elements that a matrix of the dtype may have, and one of the result.
+    most: int = 2**31 - 1
+    most_result: int = 2**31 - 1
 
 
 VALUES = {
     "float16": Value(2, 2, 16, 8, "COMPUTE_32F"),
     "bfloat16": Value(14, 14, 16, 8, "COMPUTE_32F"),
-    "int8": Value(3, 10, 32, 16, "COMPUTE_32I", columns=True),
+    "int8": Value(3, 10, 32, 16, "COMPUTE_32I", columns=True, most=2**32 - 1, most_result=2**30 - 1),
 }
 
 
@@ -88,6 +91,13 @@ def refusal(p: SparseProblem, device: tuple[int, int], version: int | None) -> s
     for name, size in (("rows", p.m), ("columns", p.k)):
         if size % value.sparse:
             return f"{name} of a sparse matrix of {p.dtype.name} are a multiple of {value.sparse}, not {size}"
+    n = -(-p.n // value.dense) * value.dense
+    for name, count, most in (
+        ("the sparse matrix", p.m * p.k, value.most), ("the dense matrix", p.k * n, value.most),
+        ("the result", p.m * n, value.most_result),
+    ):  # fmt: skip
+        if count > most:
+            return f"matrices of {p.dtype.name} have at most {most} elements, and {name} has {count}"
     return ""
 
 

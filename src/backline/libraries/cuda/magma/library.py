@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ....errors import BackendUnavailable
+from ....errors import BackendUnavailable, LibraryFailed
 from ....problems.linalg_problem import LinalgProblem
 from ...base import Algorithm, Handler, Planner, Refusal
 from ...presence import presence
@@ -34,6 +34,8 @@ OP = {0: 111, 1: 112, 2: 113}  # none, transpose, adjoint: cuBLAS's number -> MA
 UPLO = {0: 122, 1: 121}  # lower, upper
 NO_VECTORS, VECTORS = 301, 302
 JOB = {"N": 301, "A": 304, "S": 305}  # of gesdd
+INT32 = np.dtype(np.int32)
+AT_ONCE = 65535  # items of a batch in one call: its kernels have one block of a grid's last axis for each
 
 # Operation -> the ways there are, the one for a batch in one call first.
 WAYS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -63,8 +65,23 @@ def symbols(ways: tuple[str, ...], dtype: str) -> tuple[str, ...]:
     return (*found, *(_QUEUE if "getrf_batched" in ways else ()))
 
 
-def listed(problem: LinalgProblem, exports: Any) -> Iterator[Algorithm | Refusal]:
-    """Lists MAGMA's Algorithms and Refusals for a Problem; `exports` tells whether the library has a function."""
+def _elements(p: LinalgProblem) -> int:
+    """Returns the most elements that a routine counts for one matrix: of a matrix, or of its workspace."""
+    rows, columns = max(p.m, p.n), min(p.m, p.n)
+    if p.op in ("linalg.eigh", "linalg.eigvalsh"):
+        return 1 + 6 * rows + 2 * rows * rows  # of syevd, as LAPACK has it
+    if p.op in ("linalg.svd", "linalg.svdvals"):
+        full = p.op == "linalg.svd" and p.parameter("full_matrices", True)
+        return max(rows * (rows if full else columns), 4 * columns * columns + 7 * columns + rows)  # of gesdd
+    counted: int = rows * max(columns, p.k)
+    return counted
+
+
+def listed(problem: LinalgProblem, exports: Any, integer: np.dtype[Any] = INT32) -> Iterator[Algorithm | Refusal]:
+    """Lists MAGMA's Algorithms and Refusals for a Problem.
+
+    `exports` tells whether the library has a function; `integer` is what it was built to count with.
+    """
     ways = WAYS.get(problem.op, ())
     if not ways:
         yield Refusal("magma", "", f"{problem.op} is not among what is called of it")
@@ -77,6 +94,8 @@ def listed(problem: LinalgProblem, exports: Any) -> Iterator[Algorithm | Refusal
         reason = "an empty problem needs no MAGMA"
     elif max(problem.m, problem.n, problem.k, problem.items) > LARGEST:
         reason = f"sizes past {LARGEST} are more than its routines count to"
+    elif integer.itemsize == 4 and _elements(problem) > LARGEST:
+        reason = f"this build counts elements and workspaces with 32 bits, and {_elements(problem)} are more"
     elif driver not in (None, "gesdd"):
         reason = f"the call asks for driver={driver!r}; it has gesdd"
     elif mode != "r":
@@ -133,6 +152,8 @@ class Native:
             elif isinstance(each, _Enum):
                 each = ctypes.c_int(each)
             elif isinstance(each, int):
+                if not -(1 << (8 * self.integer.itemsize - 1)) <= each < 1 << (8 * self.integer.itemsize - 1):
+                    raise LibraryFailed(f"{name} counts with {self.integer.name}, and {each} is no such number")
                 each = integer(each)
             given.append(each)
         getattr(self.library, name)(*given)
@@ -192,10 +213,12 @@ class _Routines(Stacks):
         self.native.call(_QUEUE[0], self.settings.device, _there(stream), None, None, ctypes.byref(queue), b"", b"", _Enum(0))
         integer = self.native.integer
         rows, infos = self.xp.zeros(pivots.shape, integer), self.xp.zeros(info.shape, integer)
-        matrices, interchanges = self.tables(a, rows)
-        tables = _there(at(matrices)), _there(at(interchanges)), _there(at(infos))
+        matrices, interchanges = self.tables_of(a, rows)
         try:
-            self._call("getrf_batched", m, n, tables[0], m, tables[1], tables[2], items, queue)
+            for first in range(0, items, AT_ONCE):
+                count, item = min(AT_ONCE, items - first), 8 * first
+                tables = _there(matrices + item), _there(interchanges + item), _there(at(infos) + first * integer.itemsize)
+                self._call("getrf_batched", m, n, tables[0], m, tables[1], tables[2], count, queue)
             self._until_done()
         finally:
             self.native.call(_QUEUE[1], queue, b"", b"", _Enum(0))
@@ -275,7 +298,8 @@ def _run(problem: LinalgProblem, settings: Settings, native: Native, *arrays: An
 
 
 def _algorithms(magma: MAGMA, problem: LinalgProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    return listed(problem, lambda name: magma.native().exports(name))
+    native = magma.native()
+    return listed(problem, native.exports, native.integer)
 
 
 def _prepare(magma: MAGMA, problem: LinalgProblem, algorithm: Algorithm) -> DevicePlan:
