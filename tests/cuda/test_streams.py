@@ -107,7 +107,7 @@ def test_a_thread_leaves_its_handle_and_takes_its_workspace_along(cupy: CuPy) ->
         kept.append(weakref.ref(memory))
         return memory
 
-    cupy.cuda.alloc = noted  # type: ignore[method-assign]
+    cupy.cuda.alloc = noted  # type: ignore[method-assign]  # a double
     for _ in range(2):
         thread = threading.Thread(target=handles.ready, args=(library, 0, 64))
         thread.start()

@@ -88,7 +88,7 @@ class GpuMachine:
             fake.answers["get_property"] = partial(_property, name)
         # They have no signature to look at.
         self.cudnn.backend_version = lambda: VERSIONS["cudnn"]  # type: ignore[attr-defined]
-        self.cudnn.create_device_properties = lambda of: Described()  # type: ignore[attr-defined]
+        self.cudnn.create_device_properties = lambda of: Described()  # type: ignore[attr-defined]  # likewise
         self.sparse.largest = LARGEST
 
     def modules(self) -> dict[str, Any]:

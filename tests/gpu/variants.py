@@ -180,7 +180,7 @@ class Case:
 
 
 def _begin() -> None:
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to forbid an import
 
 
 def _compile(step: Step) -> str:

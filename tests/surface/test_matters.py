@@ -121,7 +121,7 @@ def planned() -> Any:
 
 
 def forget() -> None:
-    libraries.get("fftw").forget_wisdom()  # type: ignore[attr-defined]
+    libraries.get("fftw").forget_wisdom()  # type: ignore[attr-defined]  # FFTW has it
 
 
 DETERMINISTIC = "dnnl_primitive_attr_set_deterministic"

@@ -140,7 +140,7 @@ def test_no_thread_or_task_ever_sees_the_value_of_another() -> None:
         frame = states.get(None)
         assert frame is not None and not frame.layers
 
-    written = {name: int(switches.current()[name]) for name in NUMBERS}  # type: ignore[call-overload]
+    written = {name: int(switches.current()[name]) for name in NUMBERS}  # type: ignore[call-overload]  # they are numbers
     writes = 0
 
     def writer() -> None:

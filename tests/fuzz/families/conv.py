@@ -46,7 +46,7 @@ def correlate(x: Array, w: Array, points: tuple[int, ...], stride: Any, padding:
         meets = [taps(image[i], result[i], stride[i], padding[i][0], dilation[i], tap[i]) for i in range(rank)]
         if any(m is None for m in meets):
             continue
-        at_image, at_result = tuple(m[0] for m in meets), tuple(m[1] for m in meets)  # type: ignore[index]
+        at_image, at_result = tuple(m[0] for m in meets), tuple(m[1] for m in meets)  # type: ignore[index]  # some meet, or it was skipped
         for g in range(groups):
             c, o = slice(g * channels, (g + 1) * channels), slice(g * part, (g + 1) * part)
             if what == "result":
