@@ -72,9 +72,7 @@ def test_the_command_and_one_call(script: Callable[..., str]) -> None:
                 backline.matmul(a.T, a)
             found = backline.matmul(a, b)
         sys.exit(int(found[1, 2] != 5))
-    """,
-        ERRS,
-    )
+    """, ERRS)
     done = CliRunner().invoke(app, ["bisect", path])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()

@@ -58,29 +58,31 @@ def run(folder: Path, *arguments: str, rehearsed: bool = True, out: bool = True,
     plugins = ["-p", "no:cacheprovider", *(["-p", "rehearsal.stand_in"] if rehearsed else [])]
     where = [f"--gpu-out={folder}"] if out else []
     command = [sys.executable, "-m", "pytest", "-m", "gpu", *plugins, *where, *arguments]
-    done = subprocess.run(command, cwd=TESTS.parent, env=env, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, cwd=TESTS.parent, env=env, capture_output=True, text=True, check=False, timeout=900)
     return Run(done.returncode, done.stdout + done.stderr, folder)
 
 
-@pytest.fixture(scope="module")
-def whole(bindings: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run(tmp_path_factory.mktemp("whole"))
-
-
-def test_every_row_has_a_test_and_its_code_runs(whole: Run) -> None:
+@needs_bindings
+def test_every_row_has_a_test_and_its_code_runs(tmp_path: Path) -> None:
+    """In one run, which takes half a minute: the rows, the files, and the columns of peers that are not there."""
+    whole = run(tmp_path)
     expected = {name: "recorded" if name in RECORDED else "proved" for name in ROWS}
     assert whole.outcomes == expected, whole.printed[-6000:]
     assert whole.status == 0 and f"proved {len(ROWS) - len(RECORDED)}:" in whole.printed
+    files_are_as_they_should(whole)
+    libraries = {timing["library"] for timing in whole.found["timings"] if timing["row"].startswith("PERF")}
+    assert libraries == {"backline", "cupy"}, "PyTorch cannot be imported in a rehearsal"
 
 
-def test_the_files_that_it_leaves(whole: Run) -> None:
+def files_are_as_they_should(whole: Run) -> None:
+    """Their names and sizes, and what the file of results has."""
     names = {re.sub(r"-\d{8}", "-DATE", path.name) for path in whole.folder.iterdir()}
     card = "h100-80gb-hbm3"
     assert names == {f"gpu-{card}-DATE.json", f"gpu-{card}-DATE.log", f"cudnn_device_{card}.json"}
     assert all(path.stat().st_size < 1 << 20 for path in whole.folder.iterdir())
     found = whole.found
     assert list(found) == sorted(found) and found["schema"] == 2 and found["machine"]["rehearsed"] is True
-    assert found["deadline_hit"] is False and 0 < found["wall_s"] < 200
+    assert found["deadline_hit"] is False and found["wall_s"] > 0
     for row in found["rows"]:
         assert (
             set(row) == {"id", "outcome", "expected", "observed", "evidence", "missing", "seconds"}
@@ -94,11 +96,6 @@ def test_the_files_that_it_leaves(whole: Run) -> None:
     assert {"op", "shape", "dtype", "library", "algorithm", "median_us", "min_us", "runs", "cold_cache"} <= set(timing)
     assert {"cublas", "cudnn", "package numpy"} <= set(found["versions"])
     assert {str(n) for n in range(1, 14)} <= set(found["findings"])
-
-
-def test_nothing_is_made_up_where_peers_are_absent(whole: Run) -> None:
-    libraries = {timing["library"] for timing in whole.found["timings"] if timing["row"].startswith("PERF")}
-    assert libraries == {"backline", "cupy"}, "PyTorch cannot be imported in a rehearsal"
 
 
 WRONG_NUMBERS = {
