@@ -56,8 +56,8 @@ class Handles:
         Both stay with the handle, which is told anew only if one of them is another than the last time. Work of one stream is
         done in order, so the next call may write to the workspace of the one before. It goes back to CuPy's pool, for later work
         of its stream, when the handle is given another one, or its thread ends. The stream is kept as well, so that no other
-        one gets its address: packages wrap a stream of theirs anew for each call, and it counts as one. `own`: whether each stream
-        has a handle of its own.
+        one gets its address: packages wrap a stream of theirs anew for each call, and it counts as one. `own`: whether each
+        stream has a handle of its own.
         """
         cuda = bindings.cupy().cuda
         stream = cuda.get_current_stream()
