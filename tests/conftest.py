@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def on_gpu(config: pytest.Config) -> bool:
-    """Whether this run is the check on a GPU: ``-m gpu`` and nothing else."""
+    """Tells whether this run is the check on a GPU: ``-m gpu`` and nothing else."""
     return bool(config.option.markexpr.strip() == "gpu")
 
 

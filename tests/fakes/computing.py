@@ -186,7 +186,7 @@ class Lt(Recording):
         self.asked.append({names[at]: value for at, value in self.things[preference].items() if isinstance(at, int)})
 
     def configured(self, algo: int, attr: int, buf: int, size_in_bytes: int, size_written: int) -> None:
-        """How often an algorithm splits k, and how it adds up the parts: as far as the preference let it."""
+        """Tells how often an algorithm splits k, and how it adds up the parts: as far as the preference let it."""
         kind = self.module.MatmulAlgoConfigAttribute
         data = np.frombuffer(memory(algo, 64), np.uint64)
         at, dtype = {kind.SPLITK_NUM: (1, np.int32), kind.REDUCTION_SCHEME: (2, np.uint32)}[kind(attr)]

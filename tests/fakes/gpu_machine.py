@@ -99,7 +99,7 @@ class GpuMachine:
 
     @contextmanager
     def without_libraries(self) -> Iterator[None]:
-        """What is asked of files that are not there: versions."""
+        """Answers what is asked of files that are not there: versions."""
         with pytest.MonkeyPatch.context() as patch:
             for name, version in VERSIONS.items():
                 patch.setattr(presence.presence(name), "_found", presence.Found("", (), f"/stand-in/{name}.so", {"version": version}))

@@ -83,7 +83,7 @@ class Check:
         return time.monotonic() - self.begun
 
     def pytest_report_header(self) -> list[str]:
-        """What is told before the first row."""
+        """Returns what is told before the first row."""
         return [f"the check on a GPU: {self.results.machine.get('card')}; files go to {self.folder}"]
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -228,15 +228,15 @@ class Check:
 
     @cached_property
     def folder(self) -> Path:
-        """Where all files go: where ``--gpu-out`` says, else a new folder."""
+        """Returns where all files go: where ``--gpu-out`` says, else a new folder."""
         return Path(self.config.getoption("--gpu-out") or tempfile.mkdtemp(prefix="backline-gpu-check-")).absolute()
 
     def path(self, kind: str) -> Path:
-        """Of the file of results ("json") or of the log ("log")."""
+        """Returns the path of the file of results ("json") or of the log ("log")."""
         return self.folder / f"gpu-{slug(self.results.machine.get('card', 'none'))}-{self.day}.{kind}"
 
     def fixture(self) -> Path:
-        """Of the description of the device, which tests without one can be given."""
+        """Returns the path of the description of the device, which tests without one can be given."""
         return self.folder / f"cudnn_device_{slug(self.results.machine.get('card', 'none'))}.json"
 
     def write(self) -> None:

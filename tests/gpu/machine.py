@@ -183,7 +183,7 @@ class Machine:
         return device_info(0)
 
     def missing(self, need: str) -> str:
-        """Why something that rows need is not here, and how to get it; "" where it is here."""
+        """Returns why something that rows need is not here, and how to get it; "" where it is here."""
         from backline.libraries.cuda.attention import kernel_compiler
         from backline.libraries.cuda.common import bindings
         from backline.libraries.presence import presence
@@ -200,7 +200,7 @@ class Machine:
         return bindings.reason(need)
 
     def description(self) -> dict[str, Any]:
-        """What the file of results says of it."""
+        """Returns what the file of results says of it."""
         runtime, device = self.cupy().cuda.runtime, self.device()
         return {
             "card": device.name, "compute_capability": list(device.capability), "multiprocessors": device.multiprocessors,
@@ -250,13 +250,13 @@ def _is_module(name: str) -> bool:
 
 
 def _installed(name: str) -> bool:
-    """Whether a package is there; a folder of its name, such as one of tests, is none."""
+    """Tells whether a package is there; a folder of its name, such as one of tests, is none."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 
 
 def _importable(folder: Path = SOURCES.parent) -> str:
-    """Why this tree's package cannot be imported with its compiled parts, or "". Another tree's does not count."""
+    """Returns why this tree's package cannot be imported with its compiled parts, or "". Another tree's does not count."""
     try:
         found = importlib.import_module("backline")
         for name in MODULES:

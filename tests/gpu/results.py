@@ -1,4 +1,4 @@
-"""What the check on a GPU found: collected row by row, written as one file that says all of it."""
+"""Results of the check on a GPU: collected row by row, written as one file that says all of it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["FINE", "KINDS", "Recorder", "Results", "slug"]
 SCHEMA = 2
 MOST_TEXT = 4000  # characters of one entry of the file: it stays below a megabyte
 KINDS = ("refuted", "not_reached", "unavailable", "left_out", "recorded", "proved")
-"""What becomes of rows."""
+"""Outcomes of rows."""
 
 FINE = ("proved", "recorded", "unavailable", "left_out")
-"""What does not fail the check."""
+"""Outcomes that do not fail the check."""
 
 
 @dataclass
 class Recorder:
-    """What one test of a row says.
+    """The report of one test of a row.
 
     Attributes
     ----------
@@ -50,11 +50,11 @@ class Recorder:
     seconds: float = 0.0
 
     def expect(self, text: str) -> None:
-        """What the test is to show."""
+        """Notes what the test is to show."""
         self.expected.append(str(text))
 
     def observe(self, what: Any, evidence: str = "") -> None:
-        """What was seen, and the routine, plan name or error figure that shows it."""
+        """Notes what was seen, and the routine, plan name or error figure that shows it."""
         self.observed.append(_text(what))
         if evidence:
             self.evidence.append(str(evidence))
@@ -110,7 +110,7 @@ class Results:
         return self.recorders[-1]
 
     def row(self, name: str) -> dict[str, Any]:
-        """What became of one row: all its tests together."""
+        """Returns what became of one row: all its tests together."""
         mine = [each for each in self.recorders if each.id == name]
         return {
             "id": name, "outcome": self._outcome(name, mine), "seconds": round(sum(each.seconds for each in mine), 3),
@@ -132,7 +132,7 @@ class Results:
         return "recorded" if any(each.recording for each in mine) else "proved"
 
     def outcomes(self) -> dict[str, str]:
-        """Of every row."""
+        """Returns the outcome of every row."""
         return {name: self.row(name)["outcome"] for name in self.known}
 
     def complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the check on a GPU has to prove, row by row. Every test in this folder names the row it belongs to."""
+"""Rows of the check on a GPU: what it has to prove. Every test in this folder names the row it belongs to."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_the_order_of_kernels(row: Any, xp: Any, rehearsed: bool, kernels: Any) 
 
 
 def _without(chosen: Callable[[], tuple[str, str]], names: tuple[str, ...], last: str) -> tuple[str, str]:
-    """What is chosen while the switches up to one are off."""
+    """Returns what is chosen while the switches up to one are off."""
     with switches.scope(dict.fromkeys(names[: names.index(last) + 1], False)):
         return chosen()
 

@@ -238,7 +238,7 @@ def test_half_types_without_split_k(row: Any, xp: Any, size: Size, dtype: str) -
 
 
 def schemes_of(xp: Any, size: Size, dtype: str, name: str) -> dict[str, tuple[int, int]]:
-    """How often the algorithm that cuBLASLt's heuristics name first splits k, and how it adds up the parts, by shape."""
+    """Returns how often the algorithm that cuBLASLt's heuristics name first splits k, and how it adds up the parts, by shape."""
     lt = bindings.cublasLt()
     kind = lt.MatmulAlgoConfigAttribute
     found = {}

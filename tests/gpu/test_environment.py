@@ -1,4 +1,4 @@
-"""What the check runs on: versions that agree however they are asked for, a device that is what Backline takes it for, no PyTorch."""
+"""The environment that the check runs in: versions that agree however they are asked for, a device that is what Backline takes it for, no PyTorch."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ CALLS = {
 
 
 def imported(folder: Path, before: str, calls: list[str], others: tuple[str, ...]) -> str:
-    """Of the packages that are watched, those that a process of its own has imported after some calls.
+    """Returns which of some packages a process of its own has imported after some calls.
 
     Packages of these names lie in a folder that is searched first: an import is seen wherever it is asked for, whatever this
     machine has.

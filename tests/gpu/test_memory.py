@@ -32,7 +32,7 @@ def begins_at(xp: Any, host: Any, elements: int) -> Any:
 
 
 def cases(n: int) -> Iterator[tuple[str, str, Callable[..., Any], Callable[..., Any], list[tuple[int, ...]]]]:
-    """What it is, the dtype, the call, what it comes to in float64, and shapes of its arrays."""
+    """Yields what it is, the dtype, the call, what it comes to in float64, and shapes of its arrays."""
     for dtype in ("float16", "float32", "complex64"):
         for library in ("cublas", "cublaslt"):
             yield f"matmul by {library}", dtype, _preferring(library, backline.matmul), np.matmul, [(n, n), (n, n)]

@@ -36,7 +36,7 @@ class Calls:
         yield "relu", lambda: functional.relu(self.a)
 
     def errors(self) -> dict[str, float]:
-        """Of each operation; the current stream is waited for."""
+        """Returns the error of each operation; the current stream is waited for."""
         return {name: error(function(), self.expected[name]) for name, function in self.functions()}
 
 
@@ -48,7 +48,7 @@ def float32_is_float32() -> Iterator[None]:
 
 @pytest.fixture
 def calls(xp: Any, size: Size) -> Calls:
-    """On the default stream, and done."""
+    """Makes the calls' arrays on the default stream, and waits for it."""
     made = Calls(xp, size(256, 24))
     xp.cuda.get_current_stream().synchronize()
     return made

@@ -67,7 +67,7 @@ def test_levels_and_descriptions_that_cannot_be() -> None:
 
 
 def accepted(size: int) -> bool:
-    """Whether a description of so many bytes is looked at."""
+    """Tells whether a description of so many bytes is looked at."""
     try:
         _kernels.attention_workspace(bytes(size))
     except ValueError as error:

@@ -211,7 +211,7 @@ def test_onednn_on_arm_has_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_c(name: str) -> str | None:
-    """What the C library sees, which os.environ need not show."""
+    """Returns what the C library sees, which os.environ need not show."""
     getenv = ctypes.CDLL(None).getenv
     getenv.restype, getenv.argtypes = ctypes.c_char_p, (ctypes.c_char_p,)
     found: bytes | None = getenv(name.encode())

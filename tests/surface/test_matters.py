@@ -113,7 +113,7 @@ def fftw_limits() -> Any:
 
 
 def planned() -> Any:
-    """How FFTW plans a transform that it knows nothing of."""
+    """Returns how FFTW plans a transform that it knows nothing of."""
     fft.fft(np.ones(96))
     found = backline.explain().algorithm
     forget()

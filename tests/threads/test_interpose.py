@@ -54,7 +54,7 @@ def fake(folder: Path, *, error: str = "", crash: str = "", root: str = "2.0", l
 
 
 def reason_for(path: Path) -> str:
-    """What Backline says of a library that the user names."""
+    """Returns what Backline says of a library that the user names."""
     program = "from backline import libraries; print(libraries.get('openblas').reason())"
     done = python(program, env={"BACKLINE_OPENBLAS_LIBRARY": str(path), "XDG_CACHE_HOME": str(path.parent / "cache")})
     return str(done.stdout).strip()

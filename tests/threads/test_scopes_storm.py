@@ -75,7 +75,7 @@ class Worker:
         self.look()
 
     def own(self, name: str) -> Any:
-        """What its own scopes give a switch; None for what the writer of the base has in hand."""
+        """Returns what its own scopes give a switch; None for what the writer of the base has in hand."""
         under = self.below.get(name, WORDS[name][-1] if name in WORDS else None)
         return next((values[name] for _, values in reversed(self.open) if name in values), under)
 

@@ -16,7 +16,7 @@ DTYPES = ("float32",) * 6 + ("bfloat16",) * 3 + ("float16",) * 2 + ("float64",) 
 
 
 def taps(x: int, y: int, stride: int, padding: int, dilation: int, tap: int) -> tuple[slice, slice] | None:
-    """Where elements of the image and of the result meet in this tap of the kernel, along one axis."""
+    """Returns where elements of the image and of the result meet in this tap of the kernel, along one axis."""
     offset = tap * dilation - padding  # image = result * stride + offset
     first = max(0, -(offset // stride))
     last = min(y - 1, (x - 1 - offset) // stride)

@@ -26,7 +26,7 @@ def _erfc(x: Array) -> Array:
 
 
 def _limits(x: Array, y: Array, low: Any) -> Array:
-    """What formulas that multiply zero and infinity say at the ends."""
+    """Returns what formulas that multiply zero and infinity say at the ends."""
     return np.where(x == np.inf, x, np.where(x == -np.inf, low, y))
 
 
