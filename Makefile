@@ -12,6 +12,7 @@
 # make test-report the page of `backline report` in Chromium, which is to be installed: apt-get install chromium
 # make test-exchange the linear algebra tests of NumPy and SciPy, their BLAS exchanged for each library
 # make test-determinism every operation on 1 to 8 threads, bit for bit
+# make gpu-check the rows that only an NVIDIA GPU can prove: docs/devices.md
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -55,9 +56,13 @@ SEED ?= 1
 fuzz: $(VENV)/test $(VENV)/mkl
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds=$(SECONDS) --seed=$(SEED) --families="$(FAMILIES)" --libraries="$(LIBRARIES)" --case="$(CASE)" $(ARGS)
 
-# The rows that only an NVIDIA GPU can prove, by the machine's own Python: nothing is installed, and no network is needed.
+# The rows that only an NVIDIA GPU can prove, by the Python that has CuPy: that of the environment that is active, or PYTHON=folder/bin/python.
+# Nothing is installed into it, and no network is needed; what is not compiled yet is, into a temporary folder. ARGS=--gpu-out=folder
+# says where its files go.
 gpu-check:
-	env -u VIRTUAL_ENV PATH="$(MACHINES_PATH)" $(PYTHON) -m pytest -m gpu $(ARGS)
+	@env -u VIRTUAL_ENV PATH="$(MACHINES_PATH)" $(PYTHON) -c 'import pytest' 2> /dev/null || \
+	  { echo "pytest is missing: $(PYTHON) -m pip install pytest numpy ml_dtypes opt_einsum platformdirs" >&2; exit 1; }
+	env -u VIRTUAL_ENV PATH="$(MACHINES_PATH)" $(PYTHON) -m pytest -p no:cacheprovider -m gpu $(ARGS)
 
 # What such a machine may lack, to be carried there: 17 MB, without what these packages depend on.
 wheelhouse:

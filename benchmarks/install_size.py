@@ -66,11 +66,11 @@ def main() -> None:
     for extra in ["", *options.extras]:
         what = f"{options.package}[{extra}]" if extra else options.package
         found = measure(what)
-        sizes: dict[str, int] = found["sizes"]  # type: ignore[assignment]
+        sizes: dict[str, int] = found["sizes"]  # type: ignore[assignment]  # a list of named facts of several types
         print(f"{'backline' + (f'[{extra}]' if extra else ''):<28}{sum(sizes.values()) / 1e6:8.1f} MB")
         for name, size in sorted(sizes.items(), key=lambda row: -row[1]):
             print(f"  {name:<26}{size / 1e6:8.1f} MB")
-        print(f"  {'files that are there twice':<26}{found['double'] / 1e6:8.1f} MB", flush=True)  # type: ignore[operator]
+        print(f"  {'files that are there twice':<26}{found['double'] / 1e6:8.1f} MB", flush=True)  # type: ignore[operator]  # a list of named facts of several types
 
 
 if __name__ == "__main__":

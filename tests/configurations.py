@@ -83,10 +83,10 @@ def environment(name: str) -> dict[str, str]:
 
 
 def _numpy_features(most: str) -> list[str]:
-    """What NumPy dispatches to here beyond an instruction set; its names for that differ between its versions."""
+    """Returns what NumPy dispatches to here beyond an instruction set; its names for that differ between its versions."""
     if not most:
         return []
-    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__  # type: ignore[attr-defined]
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__  # type: ignore[attr-defined]  # NumPy's own, without stubs
 
     beyond = r"AVX512|X86_V4" if most == "avx2" else r"AVX|FMA|X86_V[34]"
     return [name for name in __cpu_dispatch__ if __cpu_features__.get(name) and re.match(beyond, name)]
@@ -103,7 +103,7 @@ def lacking(name: str) -> list[str]:
 
 
 def may_skip(name: str, reason: str) -> bool:
-    """Whether a test may be skipped for this reason in a configuration, though CI runs it in others."""
+    """Tells whether a test may be skipped for this reason in a configuration, though CI runs it in others."""
     return any(re.search(rf"\b{absent}\b.* is not (available|installed)", reason, re.IGNORECASE) for absent in CONFIGURATIONS[name].absent)
 
 

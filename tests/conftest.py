@@ -66,9 +66,12 @@ GPU_TESTS = Path(__file__).parent / "gpu"
 def pytest_addoption(parser: pytest.Parser) -> None:
     # With "=" between them: what follows a blank may be taken for a folder of tests before this file is found.
     group = parser.getgroup("gpu", "the check on a GPU: python -m pytest -m gpu --gpu-out=FOLDER")
-    group.addoption("--gpu-out", metavar="FOLDER", help="the folder that all its files go to")
-    group.addoption("--gpu-deadline", metavar="SECONDS", default=340.0, type=float, help="rows later than this are not reached")
-    group.addoption("--gpu-rows", metavar="IDS", default="", help="run these alone: 'BLAS-1,FFT-2'; the others count as not reached")
+    group.addoption(
+        "--gpu-out", metavar="FOLDER", help="the folder that all its files go to; without it a new one, which is printed"
+    )
+    late = "rows later than this are not reached; the time to compile on a machine with few processors is counted"
+    group.addoption("--gpu-deadline", metavar="SECONDS", default=1800.0, type=float, help=late)
+    group.addoption("--gpu-rows", metavar="IDS", default="", help="run these alone: 'BLAS-1,FFT-2'")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def on_gpu(config: pytest.Config) -> bool:
-    """Whether this run is the check on a GPU: ``-m gpu`` and nothing else."""
+    """Tells whether this run is the check on a GPU: ``-m gpu`` and nothing else."""
     return bool(config.option.markexpr.strip() == "gpu")
 
 

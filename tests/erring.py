@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+
+import pytest
 
 from backline import libraries
 from backline.libraries.base import Algorithm, Handler, Library, PythonPlan
 from backline.problems.matmul_problem import MatmulProblem
 
-__all__ = ["NAME", "SHAPE", "Erring", "installed", "planted", "registered"]
+__all__ = ["NAME", "SHAPE", "Erring", "planted", "registered", "script"]
 
 SHAPE = (7, 5, 6)
 NAME = "blis"  # takes the place of a library that there is: a switch of another name would stay for all later tests
 
 planted: dict[str, Callable[[Any], Any]] = {}
-"""What becomes of a right product."""
+"""The change that a right product undergoes, under the name "product"."""
 
 
 def algorithms(library: Library, problem: MatmulProblem, threads: int) -> Iterator[Algorithm]:
@@ -83,7 +87,7 @@ ROW = LibraryInfo("erring", "Erring", implementation="backline_erring.code:Errin
 """
 
 
-def installed(folder: Path, fault: str) -> None:
+def _install(folder: Path, fault: str) -> None:
     """Writes a package with the library and its entry point into a folder, which a process finds by PYTHONPATH."""
     package, info = folder / "backline_erring", folder / "backline_erring-1.0.dist-info"
     package.mkdir(parents=True)
@@ -93,3 +97,20 @@ def installed(folder: Path, fault: str) -> None:
     (package / "code.py").write_text(CODE.format(shape=SHAPE, fault=fault))
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: backline-erring\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[backline.libraries]\nerring = backline_erring.row:ROW\n")
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes a script, and installs the plug-in for processes that begin: with a fault, or with none."""
+
+    def write(text: str, fault: str = "return a @ b") -> str:
+        if not (tmp_path / "site").exists():
+            _install(tmp_path / "site", fault)
+        paths = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        monkeypatch.setenv("BACKLINE_PLUGINS", "1")
+        path = tmp_path / "job.py"
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write

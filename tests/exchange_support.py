@@ -22,12 +22,12 @@ wheels_only = pytest.mark.skipif(bool(_WHY_NOT or _ELSEWHERE), reason="NumPy is 
 
 
 def held() -> dict[int, int]:
-    """What every address holds."""
+    """Returns what every address holds."""
     return {slot.address: _exchange.read(slot.address) for module in loaded_objects.modules() for slot in module.slots}
 
 
 def same(before: dict[int, int]) -> bool:
-    """Whether every address holds what it did. One that the loader had not bound yet may have been bound meanwhile."""
+    """Tells whether every address holds what it did. One that the loader had not bound yet may have been bound meanwhile."""
     functions = {slot.address: slot.function for module in loaded_objects.modules() for slot in module.slots}
     now = held()
     return all(now[slot] in (value, functions[slot]) for slot, value in before.items())
@@ -59,7 +59,7 @@ def restored() -> Iterator[None]:
 
 
 def child(text: str, *, status: int = 0, arguments: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> str:
-    """What a program prints, in a process of its own."""
+    """Returns what a program prints, in a process of its own."""
     command = wrapped([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(text), *arguments])
     result = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=os.environ | (environment or {}))
     assert result.returncode == status, result.stdout + result.stderr

@@ -112,7 +112,7 @@ class Core:
 @pytest.fixture
 def metal() -> Iterator[Core]:
     library, core = MLX(), Core()
-    library._device, library.core = Device(metal=True), lambda: core  # type: ignore[method-assign]
+    library._device, library.core = Device(metal=True), lambda: core  # type: ignore[method-assign]  # doubles
     libraries.register(library)
     yield core
     libraries.unregister("mlx")

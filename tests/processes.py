@@ -100,7 +100,7 @@ def children() -> set[int]:
 
 
 def running(pid: int) -> bool:
-    """Whether a process runs. One that ended is waited for here, so that its number is free again."""
+    """Tells whether a process runs. One that ended is waited for here, so that its number is free again."""
     with contextlib.suppress(OSError):
         if os.waitpid(pid, os.WNOHANG)[0]:
             return False
@@ -130,7 +130,7 @@ def left_behind(known: set[int]) -> list[str]:
 
 
 def _helpers() -> set[int]:
-    """What `multiprocessing` starts once for the whole life of a process."""
+    """Returns what `multiprocessing` starts once for the whole life of a process."""
     found = set()
     for name, attribute in (("resource_tracker", "_resource_tracker"), ("forkserver", "_forkserver")):
         module = sys.modules.get(f"multiprocessing.{name}")

@@ -133,7 +133,7 @@ def spread(x: Array, axis: int = -1) -> Array:
 
 
 def algorithms(library: str, problem: Any, threads: int = THREADS) -> list[Algorithm]:
-    """What a library lists for a Problem, refusals left out."""
+    """Returns what a library lists for a Problem, refusals left out."""
     return [a for a in need(library).algorithms(problem, threads) if not isinstance(a, Refusal)]
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 __all__ = [
     "count_cores", "cpu_quota", "memory", "memory_of", "parse_cpu_list", "physical_cores", "quota_of", "read_text",
@@ -140,6 +141,16 @@ def _group_folders(groups: str, controller: str) -> list[str]:
     return list(dict.fromkeys(folders))
 
 
+def _group_files(groups: str, controller: str, read: Read) -> Iterator[Callable[[str], str]]:
+    """Yields, for each control group that binds this process, a function from a file's name to its text; "" without the file."""
+    for folder in _group_folders(groups, controller):
+        yield partial(_text, read, folder)
+
+
+def _text(read: Read, folder: str, name: str) -> str:
+    return (read(f"{folder}/{name}") or "").strip()
+
+
 def quota_of(groups: str, read: Read) -> float | None:
     """Returns the processors' worth of time granted by control groups; the tightest limit counts.
 
@@ -156,10 +167,8 @@ def quota_of(groups: str, read: Read) -> float | None:
     1.5
     """
     limits = []
-    for folder in _group_folders(groups, "cpu"):
-        pair = (read(f"{folder}/cpu.max") or "").split()
-        if not pair:
-            pair = [(read(f"{folder}/{name}") or "").strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    for told in _group_files(groups, "cpu", read):
+        pair = told("cpu.max").split() or [told("cpu.cfs_quota_us"), told("cpu.cfs_period_us")]
         # "max", and -1 in version 1, mean no limit.
         if len(pair) == 2 and pair[0].isdecimal() and pair[1].isdecimal() and int(pair[1]):
             limits.append(int(pair[0]) / int(pair[1]))
@@ -188,8 +197,8 @@ def throttling_of(groups: str, read: Read) -> tuple[int, int, float] | None:
     >>> throttling_of("0::/\\n", {"/sys/fs/cgroup/cpu.stat": "nr_periods 4\\nnr_throttled 1\\nthrottled_usec 500000\\n"}.get)
     (4, 1, 0.5)
     """
-    for folder in _group_folders(groups, "cpu"):
-        pairs = (line.split() for line in (read(f"{folder}/cpu.stat") or "").splitlines())
+    for told in _group_files(groups, "cpu", read):
+        pairs = (line.split() for line in told("cpu.stat").splitlines())
         known = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
         if "nr_periods" in known:
             # Version 1 counts nanoseconds, under another name.
@@ -202,11 +211,9 @@ def memory_of(meminfo: str, groups: str, read: Read) -> int | None:
     """Returns the bytes of memory: the machine's, or the tightest limit of the control groups if that is less."""
     match = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
     amounts = [int(match[1]) << 10] if match else []
-    for folder in _group_folders(groups, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            text = (read(f"{folder}/{name}") or "").strip()
-            if text.isdecimal():
-                amounts.append(int(text))
+    for told in _group_files(groups, "memory", read):
+        limits = told("memory.max"), told("memory.limit_in_bytes")
+        amounts += [int(text) for text in limits if text.isdecimal()]
     return min(amounts, default=None)
 
 

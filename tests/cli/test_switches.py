@@ -36,7 +36,7 @@ def of_json(*arguments: str, **more: str) -> Any:
 
 
 def row_of(out: str, label: str) -> str:
-    """What stands after a label in the upper part of a switch in full."""
+    """Returns what stands after a label in the upper part of a switch in full."""
     return next(line.strip()[len(label) :].strip() for line in out.splitlines() if line.strip().startswith(f"{label} "))
 
 

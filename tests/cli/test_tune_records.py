@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import backline
 from backline.cli import app
 from backline.engine.tuning import record_files, record_store
-from backline.engine.tuning.record import TuningRecord
-from backline.native.machine import fingerprint
+from tuning_samples import OTHER, file, made
+
+assert file  # a fixture
 
 runner = CliRunner()
-OTHER = "another-4c-00000000"
-
-
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    where = tmp_path / "data" / "tuning.sqlite"
-    monkeypatch.setenv("BACKLINE_TUNING", str(where))
-    monkeypatch.setenv("BACKLINE_PROJECT_TUNING", "")
-    record_store.reload()
-    yield where
-    monkeypatch.undo()
-    record_store.reload()
-
-
-def made(**changes: Any) -> TuningRecord:
-    base = TuningRecord(
-        "matmul f32 8x8 8x8", 2, medians={"numpy.matmul@n": 2e-6}, errors={"numpy.matmul@n": 1e-7}, winner="numpy.matmul@n",
-        created="2026-11-21T03:00:00.000000Z", versions={"numpy": np.__version__}, machine=fingerprint(),
-        backline=backline.__version__,
-    )  # fmt: skip
-    return replace(base, **changes)
 
 
 def listed(*words: str) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def operands(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     k = k or q
     shapes = (q, k, v or (*k[:-1], q[-1]))
-    return tuple(np.asarray(rng.standard_normal(s), dtype_of(dtype)) for s in shapes)  # type: ignore[return-value]
+    return tuple(np.asarray(rng.standard_normal(s), dtype_of(dtype)) for s in shapes)  # type: ignore[return-value]  # as many as there are shapes
 
 
 SHAPES = {

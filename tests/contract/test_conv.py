@@ -64,7 +64,7 @@ def tuples(rank: int, kwargs: dict[str, Any]) -> tuple[tuple[int, ...], tuple[in
         v if isinstance(v, tuple) else (v,) * rank
         for v in (kwargs.get(k, d) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1)))
     ]
-    return (*spread, kwargs.get("groups", 1))  # type: ignore[return-value]
+    return (*spread, kwargs.get("groups", 1))  # type: ignore[return-value]  # as many as the rank asks for
 
 
 def pairs(

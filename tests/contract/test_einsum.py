@@ -400,7 +400,7 @@ def test_the_memory_limit_bounds_what_is_on_the_way(rng: np.random.Generator) ->
             for limit in (None, 2500, 350, 100, "max_input"):
                 found = backline.explain(einsum, "ab,bc,cd,de,ef->af", *operands, memory_limit=limit)
                 assert isinstance(found, EinsumChoice)
-                most = {"max_input": 300, None: 1 << 30}.get(limit, limit)  # type: ignore[call-overload]
+                most = {"max_input": 300, None: 1 << 30}.get(limit, limit)  # type: ignore[call-overload]  # the mapping has keys of two types
                 assert found.largest <= most, found
                 np.testing.assert_allclose(einsum("ab,bc,cd,de,ef->af", *operands, memory_limit=limit), wanted, rtol=1e-9)
     few = backline.explain(einsum, "ab,bc,cd->ad", *operands[:3], memory_limit=1)
@@ -440,7 +440,7 @@ def test_opt_einsum_decides_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     def path(**flags: Any) -> Any:
         with backends.opt_einsum.flags(**flags):
             einsum("ea,adf,fdb,da->af", *operands)
-            return backline.explain().path  # type: ignore[attr-defined]
+            return backline.explain().path  # type: ignore[attr-defined]  # a choice of einsum has it
 
     assert path(enabled=False) == ((0, 1), (2, 0), (1, 0))
     assert path(enabled=False, strategy="greedy") == path(enabled=False)
@@ -448,7 +448,7 @@ def test_opt_einsum_decides_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert path(strategy="auto") == path(strategy="optimal")
     with backends.opt_einsum.flags(enabled=False):
         pair = backline.explain(einsum, "ij,jk->ik", operands[0], operands[0])
-    assert pair.path == ((0, 1),)  # type: ignore[attr-defined]
+    assert pair.path == ((0, 1),)  # type: ignore[attr-defined]  # a choice of einsum has it
 
 
 def test_without_the_package_the_order_is_from_left_to_right(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
@@ -479,7 +479,7 @@ def test_threads_of_a_scope_hold_for_each_step(rng: np.random.Generator) -> None
         with switches.scope(num_threads=threads):
             einsum("ij,jk,kl->il", *operands)
             found = backline.explain()
-            assert all(s.choice.chosen.threads <= threads for s in found.steps)  # type: ignore[attr-defined]
+            assert all(s.choice.chosen.threads <= threads for s in found.steps)  # type: ignore[attr-defined]  # a choice of einsum has it
 
 
 def test_precision_is_that_of_products(rng: np.random.Generator) -> None:
@@ -487,7 +487,7 @@ def test_precision_is_that_of_products(rng: np.random.Generator) -> None:
     plain = einsum("ij,jk,kl->il", x, y, x)
     with backends.flags(emulate=True), backends.mkldnn.matmul.flags(fp32_precision="bf16") if hasattr(backends.mkldnn.matmul, "flags") else switches.scope(**{"mkldnn.matmul.fp32_precision": "bf16"}):
         coarse = einsum("ij,jk,kl->il", x, y, x)
-        assert "bf16" in str(backline.explain().steps[0].choice)  # type: ignore[attr-defined]
+        assert "bf16" in str(backline.explain().steps[0].choice)  # type: ignore[attr-defined]  # a choice of einsum has it
     error = np.abs(coarse - plain).max() / np.abs(plain).max()
     assert 1e-4 < error < 0.1
 

@@ -91,7 +91,7 @@ def fit(x: Array, axis: int, n: int) -> Array:
 
 
 def exact(p: FftProblem, x: Array) -> Array:
-    """What a Problem asks for, from the definition."""
+    """Returns what a Problem asks for, from the definition."""
     y = x.astype(WIDE)
     if p.op == "fft.r2r":
         kind = str(p.parameter("kind"))

@@ -65,7 +65,7 @@ def reasons(op: str, *args: Any, **kwargs: Any) -> str:
 
 
 def lacks(dtype: str, reason: str) -> bool:
-    """Whether a dtype is refused for want of a kernel, which oneDNN has for bfloat16 on processors with AVX-512 only."""
+    """Tells whether a dtype is refused for want of a kernel, which oneDNN has for bfloat16 on processors with AVX-512 only."""
     return dtype == "bfloat16" and not libraries.get("onednn").traits.engine.bf16 and "no implementation" in reason
 
 

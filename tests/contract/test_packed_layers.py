@@ -289,7 +289,7 @@ def test_weights_given_can_be_written_to_and_its_own_cannot(rng: np.random.Gener
                 base.flags.writeable = True
             base = base.base
     with pytest.raises(AttributeError):
-        layer.weight = w  # type: ignore[misc]
+        layer.weight = w  # type: ignore[misc]  # refused on purpose
 
 
 def test_plain_calls_still_read_the_weights_they_are_given(rng: np.random.Generator) -> None:

@@ -60,7 +60,7 @@ def by_each(op: str, *args: Any) -> list[tuple[str, Array]]:
     made = getattr(q, op)(*args)
     found = [("call", made.int_repr if isinstance(made, q.QArray) else made)]
     problem = operations[f"quantized.{op}"].build(*args)
-    arguments = getattr(q.ops, f"for_{op.removeprefix('linear_')}")(*args)  # type: ignore[attr-defined]
+    arguments = getattr(q.ops, f"for_{op.removeprefix('linear_')}")(*args)  # type: ignore[attr-defined]  # found by its name
     arrays = [a for a in arguments if isinstance(a, np.ndarray)]
     names = set()
     for algorithm in algorithms("numpy", problem):

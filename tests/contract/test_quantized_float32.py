@@ -147,7 +147,7 @@ def test_fused_operations_round_once() -> None:
 
 def numbers_of(engine: str, **given: Any) -> Any:
     roles = [SimpleNamespace(role=role) for role in given]
-    return reference_requantize.numbers(SimpleNamespace(operands=roles, engine=engine), tuple(given.values()))  # type: ignore[arg-type]
+    return reference_requantize.numbers(SimpleNamespace(operands=roles, engine=engine), tuple(given.values()))  # type: ignore[arg-type]  # a stand-in for a Problem
 
 
 @pytest.mark.parametrize("engine", ENGINES)

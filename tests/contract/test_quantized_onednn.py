@@ -104,7 +104,7 @@ def both(pack: Any, engine: str, *args: Any) -> tuple[Any, Any]:
 
 
 def by_each(op: str, library: Any, *args: Any) -> list[tuple[str, Array]]:
-    """What the public call gives, on 1 and 2 threads, and every algorithm."""
+    """Returns what the public call gives, on 1 and 2 threads, and every algorithm."""
     found = []
     for threads in (1, 2):
         with backends.flags(num_threads=threads):

@@ -264,7 +264,7 @@ def test_errors_name_argument_and_sizes(rng: np.random.Generator) -> None:
 
 def test_names_that_are_not_there() -> None:
     with pytest.raises(AttributeError, match="lstm"):
-        nn.lstmm  # noqa: B018
+        nn.lstmm  # noqa: B018  # reading it raises
 
 
 # Beside PyTorch -------------------------------------------------------------------------------------------------------------

@@ -128,16 +128,16 @@ def test_compiled_modules_that_are_imported_again_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: _core.team_bind(1, 2), TypeError, "3 arguments are needed, 2 were given"),  # type: ignore[call-arg]
+        (lambda: _core.team_bind(1, 2), TypeError, "3 arguments are needed, 2 were given"),  # type: ignore[call-arg]  # wrong on purpose
         (lambda: _core.flush_denormal(True, 2**40), OverflowError, "does not fit into 4 bytes"),
         (lambda: _core.memo_max_size(2**70), OverflowError, "too big|too large"),
-        (lambda: _core.pool_limit("much"), TypeError, "integer"),  # type: ignore[arg-type]
+        (lambda: _core.pool_limit("much"), TypeError, "integer"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: _core.ThreadCountGuard(1, 1).leave(2**31), OverflowError, "does not fit into 4 bytes"),
         (lambda: delattr(plan(ARGUMENT), "failed"), TypeError, "True or False"),
         (lambda: delattr(plan(ARGUMENT), "rwlock"), TypeError, "ReadWriteLock or None"),
         (lambda: setattr(plan(ARGUMENT), "runs", 3), AttributeError, "runs"),
-        (lambda: _core.bind_scope(3, print), TypeError, "ContextVar"),  # type: ignore[arg-type]
-        (lambda: _core.register_array_type(3, print), TypeError, "type"),  # type: ignore[arg-type]
+        (lambda: _core.bind_scope(3, print), TypeError, "ContextVar"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: _core.register_array_type(3, print), TypeError, "type"),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )
 def test_arguments_that_no_function_takes(call: Any, error: type[Exception], words: str) -> None:

@@ -232,7 +232,7 @@ def test_plans_check_what_they_are_given() -> None:
     with pytest.raises(TypeError, match="by position only"):
         plan(a=np.ones(1))
     with pytest.raises(TypeError, match="ThreadCountGuard or None"):
-        _core.PreparedCall(1, ARGUMENT, [], [0], [], thread_guard=3)  # type: ignore[arg-type]
+        _core.PreparedCall(1, ARGUMENT, [], [0], [], thread_guard=3)  # type: ignore[arg-type]  # wrong on purpose
     x = np.zeros(4)
     guarded = _core.PreparedCall(2, [("argument", 0), ("argument", 1)], [(1, 1, [COPY])], [1], [(1, 0, 8, 0, 0, 8, False)])
     with pytest.raises(BadValue, match="overlaps"):

@@ -29,7 +29,7 @@ READS = {  # every way there is to read a switch
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each of them is called from now on."""
+    """Returns how often each of them is called from now on."""
     count: Counter[str] = Counter()
 
     def counting(owner: Any, name: str) -> Any:

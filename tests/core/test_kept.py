@@ -73,7 +73,7 @@ def test_kept_memory_is_aligned_and_may_be_empty_or_impossible() -> None:
     with pytest.raises(ValueError, match="with all its fields"):
         _core.PreparedCall(0, [("kept", 8)], [], [], [], first=[(1, 1, [("copy", 2)])])
     with pytest.raises(TypeError):
-        _core.PreparedCall(0, [("kept", 8)], [], [], [], first=3)  # type: ignore[arg-type]
+        _core.PreparedCall(0, [("kept", 8)], [], [], [], first=3)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_one_of_many_threads_makes_the_first_call() -> None:

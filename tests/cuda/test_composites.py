@@ -332,7 +332,7 @@ def test_einsum(dtype: str, layout: str) -> None:
 def test_einsum_says_what_runs() -> None:
     a = there(numbers((4, 4), "float32"))
     choice = backline.explain(backline.einsum, "ij,jk,kl->li", a, a, a)
-    assert choice.library == "cublas" and [s.kind for s in choice.steps] == ["product", "product"]  # type: ignore[attr-defined]
+    assert choice.library == "cublas" and [s.kind for s in choice.steps] == ["product", "product"]  # type: ignore[attr-defined]  # a choice of einsum has it
     with switches.scope({"opt_einsum.enabled": False}):
         backline.einsum("ij,jk,k->i", a, a, there(np.ones(4, np.float32)))
     ran = backline.explain()

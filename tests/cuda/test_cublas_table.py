@@ -242,7 +242,7 @@ def test_sizes_beyond_32_bits_take_the_routines_for_them() -> None:
 
 def sizes(having: tuple[int, int]) -> tuple[int, int]:
     now = switches.current()
-    return tuple(cublas.workspace_bytes(name, now, having) for name in ("cublas", "cublaslt"))  # type: ignore[return-value]
+    return tuple(cublas.workspace_bytes(name, now, having) for name in ("cublas", "cublaslt"))  # type: ignore[return-value]  # one for each of two names
 
 
 def test_the_workspace_is_what_is_recommended_until_somebody_says(monkeypatch: pytest.MonkeyPatch) -> None:

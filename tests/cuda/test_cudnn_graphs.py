@@ -25,7 +25,7 @@ from fakes.insert import inserted
 from support import clean
 
 real = pytest.importorskip("cudnn")
-from fakes.cudnn_machine import Machine, same  # noqa: E402
+from fakes.cudnn_machine import Machine, same  # noqa: E402  # after importorskip
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
@@ -402,7 +402,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_out(machine: Machine) -> None:
             raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
         execute(pack, workspace, index, handle)
 
-    graph.run = breaking  # type: ignore[method-assign]
+    graph.run = breaking  # type: ignore[method-assign]  # a double
     plan(*arrays)
     assert machine.cudnn.used()[-1] == "eng0" and {*plan.function.run.plans.times} == {"eng0", "eng2"}
     assert "failed while it was timed" in plan.function.run.plans.refused["breaks (1)"]

@@ -24,9 +24,9 @@ from support import clean
 
 pytest.importorskip("cudnn")
 cublas = pytest.importorskip("nvmath.bindings.cublas")
-from fakes.computing import Blas  # noqa: E402
-from fakes.cudnn_machine import Machine, same  # noqa: E402
-from fakes.insert import inserted  # noqa: E402
+from fakes.computing import Blas  # noqa: E402  # after importorskip
+from fakes.cudnn_machine import Machine, same  # noqa: E402  # after importorskip
+from fakes.insert import inserted  # noqa: E402  # after importorskip
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean

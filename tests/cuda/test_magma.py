@@ -163,7 +163,7 @@ class Fake:
             flat(a[8], a[9], dtype)[...] = np.nan
             matrix(a[6], a[2], a[2], a[7], dtype)[...] = np.nan
             given = matrix(a[3], a[2], a[2], a[4], dtype)
-            w, v = np.linalg.eigh(given, {121: "U", 122: "L"}[a[1]])  # type: ignore[arg-type]
+            w, v = np.linalg.eigh(given, {121: "U", 122: "L"}[a[1]])  # type: ignore[arg-type]  # one of two letters
             flat(a[5], a[2], real)[...] = w
             given[...] = v if a[0] == 302 else np.nan
         self.say(a[at + 2], 0)
@@ -211,7 +211,7 @@ def magma(kind: str, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tm
     presence("magma").forget()
     fake = Fake(files[kind], kind == "wide")
     machine = SolverMachine(tmp_path_factory.getbasetemp())
-    fake.machine = machine  # type: ignore[attr-defined]
+    fake.machine = machine  # type: ignore[attr-defined]  # what tests add to the module
     machine.cupy.cuda.runtime.deviceSynchronize = lambda: fake.names.append("wait")
     with inserted(**machine.modules()), switches.scope({"cuda.preferred_linalg_library": "magma"}):
         yield fake
@@ -266,7 +266,7 @@ def test_info(magma: Fake) -> None:
 
 
 def test_it_waits_and_its_queue_goes(magma: Fake) -> None:
-    machine = magma.machine  # type: ignore[attr-defined]
+    machine = magma.machine  # type: ignore[attr-defined]  # what tests add to the module
     linalg.lu_factor(there(np.eye(3)))
     assert magma.names == ["dgetrf", "wait"] and machine.cupy.cuda.null_stream.synchronized == 1
     magma.names.clear()

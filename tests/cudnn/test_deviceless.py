@@ -147,7 +147,7 @@ def test_engine_and_knobs_do_not_make_every_plan_again(deviceless: Deviceless) -
 def fused(
     deviceless: Deviceless, card: str, dtype: str, last: bool, steps: tuple[str, ...], without: tuple[str, ...] = ()
 ) -> int:
-    """How many plans are listed for a convolution with pointwise operations after it, in one graph; 0 for none."""
+    """Returns how many plans are listed for a convolution with pointwise operations after it, in one graph; 0 for none."""
     module, (capability, described) = deviceless.module, deviceless.cards[card]
     kinds = module.data_type.__members__
     io = kinds[{"float16": "HALF", "float32": "FLOAT"}[dtype]]
@@ -247,7 +247,7 @@ def attend(
 
 
 def answers(deviceless: Deviceless, problem: AttentionProblem, card: str, name: str = "") -> str:
-    """Why cuDNN has no plan for a Problem; empty if it has some for every graph."""
+    """Returns why cuDNN has no plan for a Problem; empty if it has some for every graph."""
     made = attention_recipe(problem, name or ("sdpa_backward" if problem.get("grad") else "sdpa"))
     capability, described = deviceless.cards[card]
     for graph in (made.forward, made.backward):

@@ -100,7 +100,7 @@ def test_one_wrong_element_of_a_large_product_is_seen() -> None:
     arrays = sample_operands.arrays_for(problem, 1)
     reference = accuracy.Reference(problem, arrays)
     got = arrays[0] @ arrays[1]
-    assert isinstance(reference.error(got), float) and not reference._reference.whole  # type: ignore[union-attr]
+    assert isinstance(reference.error(got), float) and not reference._reference.whole  # type: ignore[union-attr]  # the reference of this Problem is one by parts
     assert EPS / 10 < reference.error(got) < 1e-13
     got[345, 432] += 1e-9
     assert reference.error(got) > 1e-13
@@ -262,7 +262,7 @@ def test_references_of_solutions_are_known_far_beyond_float64(name: str, shapes:
     result = numpy_result(problem, arrays)
     first = result[0] if isinstance(result, tuple) else result
     assert reference.error(result) < 1e-13
-    _, (wanted, unknown) = reference._reference._wanted  # type: ignore[union-attr]
+    _, (wanted, unknown) = reference._reference._wanted  # type: ignore[union-attr]  # the reference of this Problem is one by parts
     assert unknown < 2.0**-60 and np.any(wanted.low)
     moved = first + 1e-10 * np.max(np.abs(first))
     assert reference.error((moved, *result[1:]) if isinstance(result, tuple) else moved) == pytest.approx(1e-10, rel=1e-3)

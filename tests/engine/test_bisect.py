@@ -7,12 +7,11 @@ import os
 import random
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from erring import installed
+from erring import script
 from typer.testing import CliRunner
 
 from backline import switches
@@ -25,7 +24,7 @@ from backline.errors import BadValue
 from support import clean, new_seed
 
 pytestmark = pytest.mark.usefixtures("clean")
-assert clean
+assert clean and script
 
 # 200 products, of which 15 have the shape that the plug-in errs for; the last line says what came of it.
 SCRIPT = """
@@ -43,27 +42,12 @@ for i in range(50):
 open(sys.argv[1], "w").write("wrong" if wrong else "right")
 print("a word")
 """
+ERRS = "c = a @ b; c[1, 2] += 1; return c"
 VERIFY = "import sys; sys.exit(open(sys.argv[1]).read() != 'right')"
 
 
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Writes a script, and installs the plug-in with a fault, for processes that begin."""
-
-    def write(text: str, fault: str = "c = a @ b; c[1, 2] += 1; return c") -> str:
-        installed(tmp_path / "site", fault)
-        paths = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        monkeypatch.setenv("BACKLINE_PLUGINS", "1")
-        path = tmp_path / "job.py"
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return write
-
-
 def test_a_wrong_kernel_among_200_calls(script: Callable[..., str], tmp_path: Path) -> None:
-    path, out, verify = script(SCRIPT), tmp_path / "out", tmp_path / "verify.py"
+    path, out, verify = script(SCRIPT, ERRS), tmp_path / "out", tmp_path / "verify.py"
     verify.write_text(VERIFY)
     steps: list[Run] = []
     report = bisect_script([path, str(out)], test=f"{sys.executable} {verify} {out}", step=steps.append)
@@ -88,7 +72,7 @@ def test_the_command_and_one_call(script: Callable[..., str]) -> None:
                 backline.matmul(a.T, a)
             found = backline.matmul(a, b)
         sys.exit(int(found[1, 2] != 5))
-    """)
+    """, ERRS)
     done = CliRunner().invoke(app, ["bisect", path])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
@@ -199,7 +183,7 @@ def test_borders_come_first() -> None:
 def test_runs_that_tell_nothing() -> None:
     calls = [Call("a", "x", "p", i) for i in range(16)]
     for skipped in range(1, 16):
-        found = search(calls, lambda at, skipped=skipped: SKIP if at == skipped else BAD if at > 8 else GOOD)  # type: ignore[misc]
+        found = search(calls, lambda at, skipped=skipped: SKIP if at == skipped else BAD if at > 8 else GOOD)  # type: ignore[misc]  # no type is inferred for a lambda with a default
         assert found == {8: (7, 9), 9: (8, 10)}.get(skipped, (8, 9))
     assert search(calls, lambda at: SKIP) == (0, 16)
 

@@ -138,7 +138,7 @@ class Coarse(Library):
     """Products that are rounded to float16 on the way."""
 
     name, title = "coarse", "Coarse"
-    handlers = {  # noqa: RUF012
+    handlers = {  # noqa: RUF012  # as libraries declare it
         MatmulProblem: Handler(
             lambda library, p, threads: iter([Algorithm(library="coarse", name="halves", level="threads", basis="construction")]),
             lambda library, p, a: PythonPlan(lambda x, y: np.matmul(x.astype(np.float16), y.astype(np.float16)).astype(x.dtype)),

@@ -170,7 +170,7 @@ class Record:
 
     winner = disturbed = ""
     calibrated = False
-    rejected: dict[str, str] = {}  # noqa: RUF012
+    rejected: dict[str, str] = {}  # noqa: RUF012  # never written to
 
     def __init__(self, seconds: dict[str, float], errors: dict[str, float]) -> None:
         self.medians, self.errors, self.covered = seconds, errors, tuple(seconds)

@@ -158,7 +158,7 @@ def test_async_scopes_of_two_tasks_are_apart_and_end_with_an_error() -> None:
         found = list(await asyncio.gather(one(1), one(2)))
         with pytest.raises(ZeroDivisionError):
             async with backline.num_threads(7):
-                1 / 0  # noqa: B018
+                1 / 0  # noqa: B018  # raises on purpose
         return [*found, backline.get_num_threads() == 7]
 
     assert asyncio.run(both()) == [1, 2, False]

@@ -40,7 +40,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def operands(n: int, dtype: str = "float32") -> tuple[Array, Array, Array]:
     rng = np.random.default_rng([SEED, n])
-    return tuple(rng.standard_normal(shape).astype(dtype) for shape in ((2, 3, 9 + n, 8), (5, 3, 3, 3), (5,)))  # type: ignore[return-value]
+    return tuple(rng.standard_normal(shape).astype(dtype) for shape in ((2, 3, 9 + n, 8), (5, 3, 3, 3), (5,)))  # type: ignore[return-value]  # there are three shapes
 
 
 def exact(x: Array, w: Array, b: Array) -> Array:

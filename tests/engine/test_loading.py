@@ -111,10 +111,10 @@ def prepared() -> Iterator[list[int]]:
         made[0] += 1
         return prepare(*arguments)
 
-    inner.prepare = counted  # type: ignore[method-assign]
+    inner.prepare = counted  # type: ignore[method-assign]  # a double
     plan_caches.clear()
     yield made
-    del inner.prepare  # type: ignore[method-assign]
+    del inner.prepare  # type: ignore[method-assign]  # a double
     plan_caches.clear()
 
 

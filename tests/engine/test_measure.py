@@ -438,7 +438,7 @@ def test_under_determinism_a_record_does_not_decide() -> None:
     plain = backline.explain(backline.matmul, a, a)
     other = next(c for c in plain.candidates if c.verdict == "next")
     assert other.detail is not None
-    record = measure.measure_problem(p, [plain.chosen, other.detail], threads, budget=0.0)  # type: ignore[list-item]
+    record = measure.measure_problem(p, [plain.chosen, other.detail], threads, budget=0.0)  # type: ignore[list-item]  # details of candidates that were not refused
     record_store.keep(replace(record, winner=other.detail.key))
     assert backline.explain(backline.matmul, a, a).chosen == other.detail
     with backline.backends.flags(deterministic=True):

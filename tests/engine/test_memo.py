@@ -92,7 +92,7 @@ def misses() -> int:
 
 
 def asks(call: Any) -> int:
-    """How often a call went to the engine."""
+    """Returns how often a call went to the engine."""
     before = misses()
     call()
     return misses() - before

@@ -62,7 +62,7 @@ def way(call: Callable[[], object]) -> list[str]:
 
 
 def returns(files: list[str]) -> int:
-    """How often a way comes back to a file that it has left."""
+    """Returns how often a way comes back to a file that it has left."""
     seen: set[str] = set()
     found = 0
     for before, file in zip(["", *files], files, strict=False):

@@ -49,7 +49,7 @@ def test_order_bound_and_counts() -> None:
 def test_sizes_that_are_refused(value: object, kind: type[Exception]) -> None:
     cache = plan_caches.PlanCache("example", max_size=3)
     with pytest.raises(kind, match=r"example\.plan_cache\.max_size"):
-        cache.max_size = value  # type: ignore[assignment]
+        cache.max_size = value  # type: ignore[assignment]  # wrong on purpose
     assert cache.max_size == 3
 
 

@@ -184,7 +184,7 @@ def test_explain_and_trace_tell_of_the_call_that_was_made(name: str) -> None:
     ours(*arrays, **options)
     told, asked = backline.explain(), backline.explain(ours, *arrays, **options)
     if type(told) is not type(asked):  # an einsum that is one product as it is tells of the product
-        asked = asked.steps[0].choice  # type: ignore[attr-defined]
+        asked = asked.steps[0].choice  # type: ignore[attr-defined]  # a choice of several steps
     assert told.problem == asked.problem and told.chosen == asked.chosen and told.basis == asked.basis
     assert str(told) == str(asked)
     with backline.trace() as events:
@@ -398,7 +398,7 @@ def test_a_template_is_checked_before_it_is_believed() -> None:
         ([(0, False, i % 8) for i in range(300)], [], [], [], [], None, {}, None, None, None, 0),
     ):
         with pytest.raises((ValueError, TypeError)):
-            _core.PlanTemplate(*arguments)  # type: ignore[arg-type]
+            _core.PlanTemplate(*arguments)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_memo_forgets_the_plans_that_it_is_given() -> None:

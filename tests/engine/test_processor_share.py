@@ -416,7 +416,7 @@ def test_what_looking_raises_is_raised(busy: Callable[[int], None]) -> None:
     a = squares()
     with pytest.raises(KeyboardInterrupt):
         backline.matmul(a, a)
-    _core.share_processors(lambda: ("many", None), processor_share.on_fewer)  # type: ignore[arg-type, return-value]
+    _core.share_processors(lambda: ("many", None), processor_share.on_fewer)  # type: ignore[arg-type, return-value]  # wrong on purpose
     with pytest.raises(TypeError):
         backline.matmul(a, a)
     _core.share_processors(None, None)

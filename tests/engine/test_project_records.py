@@ -7,8 +7,6 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import backline
+import tuning_samples
 from backline import libraries
 from backline.cli import app
 from backline.engine.choose import choose
@@ -33,39 +32,18 @@ from backline.engine.tuning import (
 from backline.engine.tuning.record import TuningRecord
 from backline.errors import BadValue
 from backline.native.machine import fingerprint
-from backline.problems.op_registry import operations
 from support import python
+from tuning_samples import OTHER, file, problem
 
 runner = CliRunner()
-OTHER = "another-4c-00000000"
 HERE = str(machine_class.here())
 STRANGE = "other-sse-128c" if HERE != "other-sse-128c" else "other-sse-1c"
-
-
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    where = tmp_path / "data" / "tuning.sqlite"
-    monkeypatch.setenv("BACKLINE_TUNING", str(where))
-    monkeypatch.setenv("BACKLINE_PROJECT_TUNING", "")
-    record_store.reload()
-    yield where
-    monkeypatch.undo()
-    record_store.reload()
-
-
-def problem(n: int = 8) -> Any:
-    a = np.ones((n, n), np.float32)
-    return operations["matmul"].build(a, a)
+assert file  # a fixture
 
 
 def made(**changes: Any) -> TuningRecord:
-    base = TuningRecord(
-        problem().key, 2, medians={"numpy.matmul@n": 2e-6}, minima={"numpy.matmul@n": 1e-6}, runs={"numpy.matmul@n": 100},
-        errors={"numpy.matmul@n": 1e-7}, winner="numpy.matmul@n", covered=("numpy.matmul@n",), seed=7, spent=0.5,
-        created="2026-11-21T03:00:00.000000Z", versions={"numpy": np.__version__}, machine=fingerprint(), processors=HERE,
-        backline=backline.__version__,
-    )  # fmt: skip
-    return replace(base, **changes)
+    """A record of this machine and of its class."""
+    return tuning_samples.made(**{"processors": HERE, **changes})
 
 
 def of_project(path: Path, *records: TuningRecord, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -319,8 +297,8 @@ def test_a_program_uses_the_file_of_its_project(tmp_path: Path) -> None:
     )
     program = f"import subprocess, sys; print(subprocess.run([sys.executable, {str(script)!r}], check=True, capture_output=True, text=True).stdout)"
     own = {"BACKLINE_PROJECT_TUNING": None, "BACKLINE_TUNING": str(tmp_path / "none.sqlite")}
-    assert f"of the project's {tmp_path / 'tuning.toml'}" in python(program, env=own).stdout  # type: ignore[arg-type]
-    assert "project" not in python(program, env={**own, "BACKLINE_TUNING": ""}).stdout  # type: ignore[arg-type]
+    assert f"of the project's {tmp_path / 'tuning.toml'}" in python(program, env=own).stdout  # type: ignore[arg-type]  # values are texts
+    assert "project" not in python(program, env={**own, "BACKLINE_TUNING": ""}).stdout  # type: ignore[arg-type]  # values are texts
 
 
 def test_the_key_is_no_unknown_switch(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,33 +22,10 @@ from backline.engine.tuning import database, record_exchange, record_store
 from backline.engine.tuning.record import MAX_TEXT, TuningRecord, parse
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm
-from backline.native.machine import fingerprint
-from backline.problems.op_registry import operations
 from processes import started
+from tuning_samples import file, made, problem
 
-
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    where = tmp_path / "data" / "tuning.sqlite"
-    monkeypatch.setenv("BACKLINE_TUNING", str(where))
-    record_store.reload()
-    yield where
-    monkeypatch.undo()
-    record_store.reload()
-
-
-def problem(n: int = 8) -> Any:
-    a = np.ones((n, n), np.float32)
-    return operations["matmul"].build(a, a)
-
-
-def made(**changes: Any) -> TuningRecord:
-    base = TuningRecord(
-        problem().key, 2, medians={"numpy.matmul@n": 2e-6}, minima={"numpy.matmul@n": 1e-6}, runs={"numpy.matmul@n": 100},
-        errors={"numpy.matmul@n": 1e-7}, winner="numpy.matmul@n", covered=("numpy.matmul@n",), seed=7, spent=0.5, created="2026-11-21T03:00:00.000000Z",
-        versions={"numpy": np.__version__}, machine=fingerprint(), backline=backline.__version__,
-    )  # fmt: skip
-    return replace(base, **changes)
+assert file  # a fixture
 
 
 # What is kept -----------------------------------------------------------------------------------------------------------
@@ -436,7 +412,7 @@ def test_a_file_that_can_only_be_read_is_used_and_not_written(file: Path, monkey
     assert record_store.find(problem(), 2) == made()
     with pytest.warns(RuntimeWarning, match="readonly"):
         record_store.keep(made(seed=8, created="2027-01-01T00:00:00.000000Z"))
-    assert record_store.find(problem(), 2).seed == 8  # type: ignore[union-attr]
+    assert record_store.find(problem(), 2).seed == 8  # type: ignore[union-attr]  # it is there
 
 
 def test_one_row_that_is_no_record_is_left_out_and_named(file: Path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from erring import installed
+from erring import script
 from typer.testing import CliRunner
 
 from backline.cli import app
@@ -20,7 +18,7 @@ from backline.engine.result_sketch import apart, sketch
 from support import clean, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean")
-assert clean and rng and seed
+assert clean and rng and script and seed
 
 SCRIPT = """
 import sys
@@ -35,21 +33,6 @@ with backline.use("erring"):
 d = backline.matmul(c.T, c)
 backline.linalg.qr(d)
 """
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    def write(text: str, fault: str = "return a @ b") -> str:
-        if not (tmp_path / "site").exists():
-            installed(tmp_path / "site", fault)
-        paths = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        monkeypatch.setenv("BACKLINE_PLUGINS", "1")
-        path = tmp_path / "job.py"
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return write
 
 
 def check(*words: str) -> tuple[int, str]:

@@ -343,12 +343,12 @@ def test_a_tolerance_below_rounding(erring: Callable[..., None]) -> None:
 
 def test_words_that_mean_nothing() -> None:
     legal = ({"every": 2}, {"budget": 1})
-    assert all(backline.shadow(**right) for right in legal)  # type: ignore[arg-type]
+    assert all(backline.shadow(**right) for right in legal)  # type: ignore[arg-type]  # values of several types
     for wrong in (
         {"against": "no such library"}, {"every": 0}, {"every": True}, {"tolerance": -1.0}, {"action": "shout"}, {"budget": "x"},
         {"budget": 2}, {"budget": -0.1},
     ):  # fmt: skip
         with pytest.raises((BadValue, UnknownName)):
-            backline.shadow(**wrong)  # type: ignore[arg-type]
+            backline.shadow(**wrong)  # type: ignore[arg-type]  # values of several types
     with pytest.raises(BadType):
-        backline.shadow(3)  # type: ignore[arg-type]
+        backline.shadow(3)  # type: ignore[arg-type]  # values of several types

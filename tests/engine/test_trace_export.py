@@ -97,7 +97,7 @@ def test_calls_of_ever_new_shapes_are_described_when_they_are_read() -> None:
 def test_provenance_names_the_scope_the_assignment_and_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with backline.trace() as events:
         with backline.backends.flags(deterministic=True):
-            line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+            line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]  # CPython has frames
             backline.mm(A, A)
         backline.backends.fallback = "warn"
         try:
@@ -179,7 +179,7 @@ def test_events_are_logged_where_somebody_listens(caplog: pytest.LogCaptureFixtu
         backline.mm(A, A)
     assert [r.name for r in caplog.records] == [mine.name]
     with pytest.raises(BadType, match="level as a number, not 'INFO'"):
-        backline.trace().logged(level="INFO")  # type: ignore[arg-type]
+        backline.trace().logged(level="INFO")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_summaries_count_calls_that_an_event_stands_for() -> None:
     choice = events[0].choice
     group = trace_export._Group()
     group.add(events[0])
-    assert group.calls == 1 and group.seconds == events[0].seconds and group.level == choice.chosen.level  # type: ignore[union-attr]
+    assert group.calls == 1 and group.seconds == events[0].seconds and group.level == choice.chosen.level  # type: ignore[union-attr]  # something was chosen
     assert isinstance(events, Trace)
 
 

@@ -304,7 +304,7 @@ def test_the_switch_is_set_like_any_other(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", program], env=base | more, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == want, more
     with pytest.raises(BadType, match=r"'online'"):
-        backends.benchmark = "onlin"  # type: ignore[assignment]
+        backends.benchmark = "onlin"  # type: ignore[assignment]  # wrong on purpose
     for wrong in (-0.1, 1.5, float("nan")):
         with pytest.raises(BadValue, match="benchmark_overhead"):
             backends.benchmark_overhead = wrong

@@ -51,16 +51,16 @@ def printed(text: str) -> list[str]:
 
 def test_levels_are_checked_when_the_scope_is_made() -> None:
     for level in (0, 1, 2, np.int64(1), True, False, np.bool_(True)):
-        mkl.verbose(level)  # type: ignore[arg-type]
+        mkl.verbose(level)  # type: ignore[arg-type]  # a level of a parametrized test
     for level in (0, 1, 2, np.int8(2)):
-        mkldnn.verbose(level)  # type: ignore[arg-type]
+        mkldnn.verbose(level)  # type: ignore[arg-type]  # a level of a parametrized test
     for module, level in ((mkl, 3), (mkl, -1), (mkldnn, 3)):
         with pytest.raises(BadValue, match=rf"{module.__name__.split('.')[-1]}\.verbose = {level} is not") as caught:
             module.verbose(level)
         assert sorted(caught.value.remedy.partition(": ")[2].split(", ")) == ["0", "1", "2"]
     for module, wrong in ((mkl, "1"), (mkl, 1.0), (mkl, None), (mkldnn, True), (mkldnn, "on")):
         with pytest.raises(BadType, match=rf"{module.__name__.split('.')[-1]}\.verbose takes an int"):
-            module.verbose(wrong)  # type: ignore[arg-type]
+            module.verbose(wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_scope_says_where_it_was_made() -> None:
@@ -151,7 +151,7 @@ def test_lines_in_a_stream_that_replaces_stdout(monkeypatch: pytest.MonkeyPatch,
     with mkl.verbose(True) as log:
         backline.mm(LARGE, LARGE)
     print("after")
-    text = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    text = sys.stdout.getvalue()  # type: ignore[attr-defined]  # a StringIO here
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "SGEMM" in printed(text)
     assert [line for event in log for line in event.lines] == text.splitlines()[1:-1]
     assert capfd.readouterr().out == ""
@@ -518,7 +518,7 @@ def test_locks_refuse_what_makes_no_sense() -> None:
     with pytest.raises(RuntimeError, match="not the writer"):
         rwlock.release_write()
     with pytest.raises(TypeError):
-        _core.ReadWriteLock(1)  # type: ignore[call-arg]
+        _core.ReadWriteLock(1)  # type: ignore[call-arg]  # wrong on purpose
     need("mkl")
     with backline.use("mkl", only=True):
         backline.mm(LARGE, LARGE)
@@ -664,7 +664,7 @@ def test_scopes_of_two_libraries_are_apart(speaking: Speaking, capfd: pytest.Cap
 
 def test_plug_in_libraries_without_a_voice_are_left_alone(speaking: Speaking) -> None:
     class Silent(Speaking):
-        set_verbose = None  # type: ignore[assignment]
+        set_verbose = None  # type: ignore[assignment]  # a library without the function
 
     silent = Silent()
     libraries.register(silent)

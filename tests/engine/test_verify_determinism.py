@@ -236,7 +236,7 @@ def test_what_compares_nothing_is_refused() -> None:
         with pytest.raises(BadValue):
             backline.verify_determinism(lambda: None, **words)
     with pytest.raises(BadType, match="takes a function"):
-        backline.verify_determinism(3)  # type: ignore[arg-type]
+        backline.verify_determinism(3)  # type: ignore[arg-type]  # wrong on purpose
 
     def nested() -> None:
         backline.verify_determinism(lambda: None)

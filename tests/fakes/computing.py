@@ -209,10 +209,11 @@ class Lt(Recording):
         self.asked.append({names[at]: value for at, value in self.things[preference].items() if isinstance(at, int)})
 
     def configured(self, algo: int, attr: int, buf: int, size_in_bytes: int, size_written: int) -> None:
-        """How often an algorithm splits k, and how it adds up the parts: as far as the preference let it."""
+        """Tells how often an algorithm splits k, and how it adds up the parts: as far as the preference let it."""
         kind = self.module.MatmulAlgoConfigAttribute
         data = np.frombuffer(memory(algo, 64), np.uint64)
-        np.frombuffer(memory(buf, size_in_bytes), np.uint32)[0] = data[{kind.SPLITK_NUM: 1, kind.REDUCTION_SCHEME: 2}[kind(attr)]]
+        at, dtype = {kind.SPLITK_NUM: (1, np.int32), kind.REDUCTION_SCHEME: (2, np.uint32)}[kind(attr)]
+        np.frombuffer(memory(buf, size_in_bytes), dtype)[0] = data[at]
         np.frombuffer(memory(size_written, 8), np.uint64)[0] = size_in_bytes
 
     def multiply(self, **g: Any) -> None:

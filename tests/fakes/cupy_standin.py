@@ -68,7 +68,7 @@ class ndarray:
     """An array of a device that is not there; `host` is the NumPy array it stands for."""
 
     __array_ufunc__ = None
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python says that equal ones have no hash
 
     def __init__(self, host: np.ndarray[Any, Any], device: int = 0) -> None:
         self.host, self.device = host, _DeviceOf(device)
@@ -261,6 +261,13 @@ class Stream:
     def is_capturing(self) -> bool:
         return self.capturing
 
+    def begin_capture(self) -> None:
+        self.capturing = True
+
+    def end_capture(self) -> _Graph:
+        self.capturing = False
+        return _Graph()
+
     def synchronize(self) -> None:
         self.synchronized += 1
 
@@ -281,13 +288,20 @@ class Stream:
         self._cuda._state.stream = self._cuda._entered().pop()
 
 
+class _Graph:
+    """A graph: what was recorded was done at once, so a launch does nothing."""
+
+    def launch(self, stream: Stream | None = None) -> None:
+        pass
+
+
 class ExternalStream(Stream):
     """A stream of another package."""
 
-    _made_by: Any = None
+    cuda: Any = None
 
     def __init__(self, ptr: int, device_id: int = -1) -> None:
-        super().__init__(ptr, self._made_by)
+        super().__init__(ptr, type(self).cuda)
 
 
 class Event:
@@ -306,18 +320,31 @@ class Event:
         pass
 
 
+class _Streams:
+    """``cupy.cuda.Stream``: makes streams, and knows those that are always there."""
+
+    def __init__(self, cuda: _Cuda) -> None:
+        self._cuda, self._count = cuda, 0
+        self.null, self.ptds = Stream(0, cuda), Stream(2, cuda)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Stream:
+        self._count += 1
+        return Stream(0x1000 * self._count, self._cuda)
+
+
 class _Cuda:
     """``cupy.cuda``."""
 
     Event = Event
 
     def __init__(self, cupy: CuPy, properties: list[dict[str, Any]]) -> None:
-        self._cupy, self._state, self._streams = cupy, threading.local(), 0
-        self.null_stream = Stream(0, self)
-        self.ExternalStream = type("ExternalStream", (ExternalStream,), {"_made_by": self})
+        self._cupy, self._state = cupy, threading.local()
+        self.Stream = _Streams(self)
+        self.ExternalStream = type("ExternalStream", (ExternalStream,), {"cuda": self})
+        self.null_stream = self.Stream.null
         self.runtime = _Namespace(
             getDevice=lambda: getattr(self._state, "device", 0), setDevice=self._use, getDeviceCount=lambda: len(properties),
-            getDeviceProperties=lambda index: properties[index], deviceSynchronize=lambda: None, memGetInfo=lambda: (1 << 34, 1 << 35),
+            getDeviceProperties=lambda index: properties[index], deviceSynchronize=lambda: None, memGetInfo=lambda: (1 << 34, properties[0]["totalGlobalMem"]),
             driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000, CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
         )  # fmt: skip
 
@@ -336,7 +363,7 @@ class _Cuda:
     def Device(self, index: int | None = None) -> Any:
         at = self.runtime.getDevice() if index is None else index
         found = self._on(at)
-        found.id = at  # type: ignore[attr-defined]
+        found.id = at  # type: ignore[attr-defined]  # CuPy's has a number
         return found
 
     def is_available(self) -> bool:
@@ -354,12 +381,6 @@ class _Cuda:
             yield stream
         finally:
             self._state.stream = before
-
-    def Stream(self, *args: Any, **kwargs: Any) -> Stream:
-        if kwargs.get("null"):
-            return self.null_stream
-        self._streams += 1
-        return Stream(0x1000 * self._streams, self)
 
     def _entered(self) -> list[Stream]:
         """Streams that were current where this thread entered others."""

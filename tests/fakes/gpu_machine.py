@@ -89,7 +89,7 @@ class GpuMachine:
             fake.answers["get_property"] = partial(_property, name)
         # They have no signature to look at.
         self.cudnn.backend_version = lambda: VERSIONS["cudnn"]  # type: ignore[attr-defined]
-        self.cudnn.create_device_properties = lambda of: Described()  # type: ignore[attr-defined]
+        self.cudnn.create_device_properties = lambda of: Described()  # type: ignore[attr-defined]  # likewise
         self.sparse.largest = LARGEST
 
     def modules(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class GpuMachine:
 
     @contextmanager
     def without_libraries(self) -> Iterator[None]:
-        """What is asked of files that are not there: versions."""
+        """Answers what is asked of files that are not there: versions."""
         with pytest.MonkeyPatch.context() as patch:
             for name, version in VERSIONS.items():
                 patch.setattr(presence.presence(name), "_found", presence.Found("", (), f"/stand-in/{name}.so", {"version": version}))

@@ -252,7 +252,9 @@ class Graph:
                     arrays = {name: tf32(each) if each.dtype == np.float32 else each for name, each in arrays.items()}
                 _convolve(self.node, arrays, results[0], **{k: self.inputs[k] for k in ("padding", "stride", "dilation")})
             else:
-                _attend(arrays, results, self.inputs["attn_scale"], self.inputs["use_causal_mask"])
+                _attend(
+                    arrays, results, self.inputs["attn_scale"], self.inputs["use_causal_mask"], self.dropped if drop else None
+                )
         self.module.runs += 1
         if "NONDETERMINISTIC" in plan.notes and results[0].size:
             first = (0,) * results[0].ndim
@@ -333,7 +335,7 @@ def _convolve(node: str, given: dict[str, Any], out: Any, padding: list[int], st
     out[...] = {"conv_fprop": y, "conv_wgrad": w}.get(node, x[inner])
 
 
-def _attend(given: dict[str, Any], results: list[Any], scale: float, causal: bool) -> None:
+def _attend(given: dict[str, Any], results: list[Any], scale: float, causal: bool, drop: tuple[float, int, int] | None) -> None:
     q, k, v = (given[each].astype(float) for each in "qkv")
     k, v = (np.repeat(each, q.shape[1] // each.shape[1], 1) for each in (k, v))
     scores = scale * q @ k.swapaxes(-1, -2)
@@ -341,15 +343,19 @@ def _attend(given: dict[str, Any], results: list[Any], scale: float, causal: boo
         scores = scores + given["bias"].astype(float)
     if causal:
         scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    keep: Any = 1.0  # what each weight is multiplied by
+    if drop is not None:
+        probability, *seed = drop
+        keep = (np.random.default_rng(seed).random(scores.shape) >= probability) / (1 - probability)
     top = scores.max(-1, keepdims=True)
     stats = top + np.log(np.exp(scores - top).sum(-1, keepdims=True))  # NaN where nothing may be looked at
     if "dO" not in given:
-        results[0][...] = np.exp(scores - stats) @ v
+        results[0][...] = (np.exp(scores - stats) * keep) @ v
         for each in results[1:]:
             each[...] = stats
         return
     weights, grad = np.exp(scores - given["stats"]), given["dO"].astype(float)
-    slope = weights * (grad @ v.swapaxes(-1, -2) - (grad * given["o"].astype(float)).sum(-1, keepdims=True))
-    found = scale * slope @ k, scale * slope.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ grad
+    slope = weights * (grad @ v.swapaxes(-1, -2) * keep - (grad * given["o"].astype(float)).sum(-1, keepdims=True))
+    found = scale * slope @ k, scale * slope.swapaxes(-1, -2) @ q, (weights * keep).swapaxes(-1, -2) @ grad
     for out, each in zip(results, found, strict=True):
         out[...] = each.reshape(*out.shape[:2], -1, *out.shape[2:]).sum(2)

@@ -36,9 +36,9 @@ class Recording:
             given = dict(shape.bind(*args, **kwargs).arguments)
             self.log.append((name, given))
             answer = self.answers.get(name)
-            return answer(**given) if isinstance(answer, Callable) else answer  # type: ignore[arg-type]
+            return answer(**given) if isinstance(answer, Callable) else answer  # type: ignore[arg-type]  # a Callable at run time
 
-        stand_in.__signature__ = shape  # type: ignore[attr-defined]
+        stand_in.__signature__ = shape  # type: ignore[attr-defined]  # what `inspect.signature` looks at first
         return stand_in
 
     @property

@@ -71,7 +71,7 @@ class Sparsity(Recording):
         return address
 
     def left(self) -> list[str]:
-        """What was not freed, handles apart."""
+        """Returns what was not freed, handles apart."""
         return [thing["kind"] for thing in self.things.values() if thing["kind"] != "handle"]
 
     def _init(self) -> int:

@@ -38,7 +38,7 @@ def build(variant: Variant, tile: Tile) -> compiler.Compiled:
 
 
 def _described(code: bytes) -> tuple[Variant, Tile, int]:
-    """What a code was compiled for, and its shared memory."""
+    """Returns what a code was compiled for, and its shared memory."""
     for magic in (b"\x7fELF", b"//"):
         if code.startswith(magic + b"{"):
             told = json.loads(code.removeprefix(magic))

@@ -34,7 +34,7 @@ assert (backline.mm(np.ones((40, 40)), np.ones((40, 40))) == 40).all()
 
 
 def reason(library: str, path: Path, cache: Path, *, seconds: float = 60.0, **variables: str) -> str:
-    """What a program says of a file; it computes something afterwards, so that it is known to live."""
+    """Returns what a program says of a file; it computes something afterwards, so that it is known to live."""
     done = python(
         ASK.replace("SECONDS_", repr(seconds)).replace("NAME_", repr(library)), timeout=300,
         env={variable(library): str(path), "XDG_CACHE_HOME": str(cache), **variables},
@@ -106,7 +106,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What children are started for."""
+    """Returns what children are started for."""
     asks: list[str] = []
     real = probe_process.ask
 

@@ -21,8 +21,8 @@ from backline.engine.tuning import record_store
 from backline.errors import BadValue, DeviceLost, LibraryFailed, NoKernel, OutOfMemory
 from backline.libraries import array_kinds, availability, conflicts, presence, registry
 from backline.libraries.array_kinds import ArrayKind
-from backline.libraries.base import Algorithm, Library
-from backline.libraries.cuda.common import bindings
+from backline.libraries.base import Algorithm, Library, RefusedForNow
+from backline.libraries.cuda.common import bindings, device_plan
 from backline.libraries.cuda.common.device_plan import DevicePlan
 from backline.libraries.in_process import LoadedLibrary
 from backline.native import library_search
@@ -486,3 +486,28 @@ def test_a_stream_that_records_a_graph_is_refused_before_anything_is_called(mach
         stream.capturing = False
         assert plan() == "done"
     assert plan() == "done again"
+
+
+def test_nothing_is_prepared_while_a_graph_is_recorded(machine: Machine) -> None:
+    """What a plan is made of may be loaded or waited for, which ends a recording; other libraries would do it as well."""
+    problem, stream = Problem("matmul", (), device="cuda:1"), machine.cupy.cuda.Stream()
+    made: list[int] = []
+
+    def make() -> Callable[[], str]:
+        made.append(1)
+        return lambda: "done"
+
+    with machine.cupy.cuda.stream(stream):
+        stream.capturing = True
+        with pytest.raises(RefusedForNow, match="cuBLAS gemm_ex cannot be recorded"):
+            device_plan.prepared(problem, make, "cuBLAS gemm_ex")
+        assert not made
+        x = machine.cupy.asarray(np.ones((8, 8), np.float32))
+        with pytest.raises(BadValue, match="CuPy, relu cannot be recorded in a CUDA graph") as caught:
+            backline.nn.functional.relu(x)
+        assert not isinstance(caught.value, NoKernel)
+        with backline.backends.flags(benchmark=True), pytest.raises(BadValue, match="cannot be recorded in a CUDA graph"):
+            backline.nn.functional.relu(x)
+        stream.capturing = False
+        assert backline.nn.functional.relu(x).get().sum() == 64
+        assert device_plan.prepared(problem, make, "cuBLAS gemm_ex")() == "done"

@@ -36,7 +36,7 @@ def states(after: str = "") -> tuple[dict[str, object], dict[str, object]]:
 
 def test_import_loads_no_library_and_changes_nothing() -> None:
     before, after = states()
-    new = set(after["maps"]) - set(before["maps"])  # type: ignore[call-overload]
+    new = set(after["maps"]) - set(before["maps"])  # type: ignore[call-overload]  # JSON of a child process
     strange = {
         path
         for path in new
@@ -49,7 +49,7 @@ def test_import_loads_no_library_and_changes_nothing() -> None:
 
 def test_import_brings_in_nothing_heavy() -> None:
     before, after = states()
-    new = sorted(set(after["modules"]) - set(before["modules"]))  # type: ignore[call-overload]
+    new = sorted(set(after["modules"]) - set(before["modules"]))  # type: ignore[call-overload]  # JSON of a child process
     roots = [m for m in new for heavy in HEAVY if m == heavy or m.startswith(heavy + ".")]
     assert not roots, roots
     foreign = [m for m in new if not m.startswith("backline")]
@@ -73,7 +73,7 @@ for name in ("mkl", "openblas", "blis", "numpy"):
 
 def test_switches_and_explanations_of_numpy_load_no_vendor_library() -> None:
     _, after = states('with backline.use("numpy", only=True): backline.mm(numpy.eye(3), numpy.eye(3)); backline.explain()')
-    assert not [p for p in after["maps"] if "mkl" in p or "scipy_openblas32" in p or "blis" in p]  # type: ignore[attr-defined]
+    assert not [p for p in after["maps"] if "mkl" in p or "scipy_openblas32" in p or "blis" in p]  # type: ignore[attr-defined]  # JSON of a child process
 
 
 def test_the_environment_is_as_before_after_every_library_was_loaded() -> None:

@@ -48,7 +48,7 @@ def planted(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def sources() -> list[str]:
-    """Where this installation is, for a program that is started without site-packages of the tests' environment."""
+    """Returns where this installation is, for a program that is started without site-packages of the tests' environment."""
     return [str(Path(backline.__file__).parents[1])]
 
 

@@ -253,7 +253,7 @@ def _judge(case: Case, by: str, result: Any) -> None:
 
 
 def _transforms(case: Case, by: str) -> bool:
-    """Whether an algorithm that was chosen freely is one of those with larger errors."""
+    """Tells whether an algorithm that was chosen freely is one of those with larger errors."""
     try:
         chosen = backline.explain(function_of(case.op), *case.call.args, **case.call.kwargs).algorithm
     except BacklineError:

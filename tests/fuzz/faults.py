@@ -74,4 +74,4 @@ def plant(name: str, library: str = "numpy", op: str = "matmul") -> None:
         plan = prepare(problem, algorithm, *planner)
         return (lambda *arrays: fault(plan, arrays)) if problem.op == op else plan
 
-    made.prepare = faulty  # type: ignore[method-assign]
+    made.prepare = faulty  # type: ignore[method-assign]  # a double

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-__all__ = ["dtype_of", "error", "normal", "wide"]
+__all__ = ["described", "dtype_of", "error", "normal", "wide"]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -35,3 +36,14 @@ def error(found: Any, expected: Any) -> float:
     assert found.shape == expected.shape, (found.shape, expected.shape)
     size = float(np.linalg.norm(expected.ravel()))
     return float(np.linalg.norm((wide(found) - expected).ravel())) / (size or 1.0)
+
+
+def described(serialized: Any) -> dict[str, Any]:
+    """A device as cuDNN describes it: JSON as text or as bytes, with the NUL that C ends a string with or without.
+
+    >>> described(b'{"deviceVer": 900}\\x00'), described([123, 125]), described("{}")
+    ({'deviceVer': 900}, {}, {})
+    """
+    text = serialized if isinstance(serialized, str) else bytes(serialized).decode()
+    found: dict[str, Any] = json.loads(text.rstrip("\0"))
+    return found

@@ -1,30 +1,34 @@
 """The check on a GPU as pytest runs it: ``python -m pytest -m gpu``.
 
-Rows are proved by tests; the exit status is 0 only where every row was. A machine that is not ready, a row without a test, a row that
-was skipped or not reached before the deadline: none of them passes.
+Rows are proved by tests. The exit status is 0 only where every row that was asked for was proved or recorded, or needs what this
+machine has not; 1 where a row was refuted, or the machine is not ready; `NOT_REACHED` where rows are missing and none was refuted;
+`GIVEN_UP` where a test did not come back.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu import machine as machines
-from gpu.results import Recorder, Results, slug
+from gpu.results import KINDS, Recorder, Results, slug
 from gpu.rows import ROWS
 
-__all__ = ["DEADLINE", "Check"]
+__all__ = ["Check"]
 
-DEADLINE = 340.0  # seconds
-GRACE = 15.0  # that a test may go on after it
+GRACE = 15.0  # seconds that a test may go on after the deadline
+GIVEN_UP, NOT_REACHED = 3, 6
 NO_TORCH = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+TITLES = {"not_reached": "not reached", "unavailable": "something is missing", "left_out": "not asked for"}
 
 machine: Any = None
 """The machine; what rehearses the check puts another one here before it begins."""
@@ -45,7 +49,9 @@ class Check:
         self.config, self.machine, self.results = config, machine or machines.Machine(), Results()
         self.begun = time.monotonic()
         self.deadline = float(config.getoption("--gpu-deadline"))
+        self.day = time.strftime("%Y%m%d")
         self.recorders: dict[str, Recorder] = {}
+        self.asked: dict[str, str] = {}  # what tests need -> why it is missing; empty where it is not
         self.current: Recorder | None = None
         self.log: list[str] = []
         self.lock = threading.RLock()
@@ -66,7 +72,7 @@ class Check:
             self.results.notes = [*self.machine.notes, str(error)]
             self.write()
             self.machine.close()
-            pytest.exit(f"the check on a GPU cannot begin: {error}", returncode=1)
+            pytest.exit(f"the check on a GPU cannot begin: {error}\n{self.path('json')} says so", returncode=1)
         self.results.notes = self.machine.notes
         watch = threading.Timer(self.deadline + GRACE - self.spent(), self.give_up)
         watch.daemon = True
@@ -76,6 +82,10 @@ class Check:
         """Seconds since the check began."""
         return time.monotonic() - self.begun
 
+    def pytest_report_header(self) -> list[str]:
+        """Returns what is told before the first row."""
+        return [f"the check on a GPU: {self.results.machine.get('card')}; files go to {self.folder}"]
+
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def recorder(self, item: pytest.Item) -> Recorder:
@@ -83,17 +93,30 @@ class Check:
         return self.recorders[item.nodeid]
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Refuse tests of rows that are not known; every other one counts from now on as not reached."""
-        unknown, wanted, left_out = [], [*filter(None, self.config.getoption("--gpu-rows").split(","))], []
+        """Refuse tests of rows that are not known; every other one counts from now on as not reached.
+
+        Tests of rows that nobody asked for, and those that need what is missing here, are taken out.
+        """
+        unknown, wanted, aside = [], [*filter(None, self.config.getoption("--gpu-rows").split(","))], []
+        self.results.wanted = {*wanted}
         for item in items:
             marker = item.get_closest_marker("gpu")
             name = marker.kwargs.get("row") if marker is not None else None
-            if marker is not None and name not in ROWS:
+            if marker is None:
+                continue
+            if name not in ROWS:
                 unknown.append(f"{item.nodeid} names the row {name!r}")
-            elif marker is not None:
-                self.recorders[item.nodeid] = self.results.recorder(str(name), item.nodeid)
-                if wanted and name not in wanted:
-                    left_out.append(item)
+                continue
+            mine = self.recorders[item.nodeid] = self.results.recorder(str(name), item.nodeid)
+            if wanted and name not in wanted:
+                mine.outcome = "left_out"
+            else:
+                mine.missing = [
+                    need for need in dict.fromkeys((*ROWS[name].needs, *marker.kwargs.get("needs", ()))) if self.lacks(need)
+                ]
+                mine.outcome = "unavailable" if mine.missing else ""
+            if mine.outcome:
+                aside.append(item)
         unknown += [f"--gpu-rows names the row {name!r}" for name in wanted if name not in ROWS]
         if unknown:
             raise pytest.UsageError("; ".join(unknown))
@@ -101,14 +124,23 @@ class Check:
         sections = [*dict.fromkeys(row.section for row in ROWS.values())]
         rows = {item.nodeid: self.recorders[item.nodeid].id for item in items if item.nodeid in self.recorders}
         items.sort(key=lambda item: sections.index(ROWS[rows[item.nodeid]].section) if item.nodeid in rows else len(sections))
-        if left_out:
-            self.config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in left_out]
+        if aside:
+            self.config.hook.pytest_deselected(items=aside)
+            items[:] = [item for item in items if item not in aside]
+
+    def lacks(self, need: str) -> bool:
+        """Tells whether something that tests need is missing here; why is noted in the results."""
+        if need not in self.asked:
+            self.asked[need] = self.machine.missing(need)
+            if self.asked[need]:
+                self.results.missing[need] = self.asked[need]
+        return bool(self.asked[need])
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         for item in items:
-            if item.nodeid in self.recorders:
-                self.recorders[item.nodeid].evidence.append("deselected")
+            mine = self.recorders.get(item.nodeid)
+            if mine is not None and not mine.outcome:
+                mine.outcome = "left_out"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -152,15 +184,18 @@ class Check:
             if self.ended:
                 return
             self.results.deadline_hit = True
-            if self.current is not None:
-                self.current.outcome = "failed"
-                self.current.evidence.append(f"did not end within {self.deadline + GRACE:g} s")
+            if self.current is not None and self.current.outcome != "failed":
+                self.current.outcome = "not_reached"
+                self.current.evidence.append(f"began, and had not ended after {self.deadline + GRACE:g} s")
             self.write()
         capture = self.config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture(in_=True)
-        print(f"\n{self.current.test if self.current else 'the check'} did not end: given up; {self.path('json')} has what was found", flush=True)
-        os._exit(3)
+        print(
+            f"\n{self.current.test if self.current else 'the check'} did not end: given up; {self.path('json')} has what was found",
+            flush=True,
+        )
+        os._exit(GIVEN_UP)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -169,15 +204,21 @@ class Check:
             self.results.findings["12"] = [f"{self.spent():.0f} s from an empty cache to the last row"]
             self.write()
         if not self.results.complete() and session.exitstatus == 0:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            session.exitstatus = NOT_REACHED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         outcomes = self.results.outcomes()
         terminalreporter.section("rows")
-        for kind in ("refuted", "not_reached", "recorded", "proved"):
+        for kind in KINDS:
             names = [name for name, outcome in outcomes.items() if outcome == kind]
             if names:
-                terminalreporter.write_line(f"{kind} {len(names)}: {' '.join(names)}")
+                terminalreporter.write_line(f"{TITLES.get(kind, kind)} {len(names)}: {' '.join(names)}")
+        for need, why in self.results.missing.items():
+            terminalreporter.write_line(f"missing: {need}: {why}")
+        if self.results.deadline_hit:
+            terminalreporter.write_line(
+                f"{self.deadline:g} s were over: --gpu-deadline=SECONDS gives more, --gpu-rows=IDS runs some rows alone"
+            )
         terminalreporter.write_line(f"{self.spent():.0f} s; {self.path('json')}")
 
     def pytest_unconfigure(self) -> None:
@@ -185,20 +226,18 @@ class Check:
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def folder(self) -> Path | None:
-        """Where all files go, if somebody said so."""
-        given = self.config.getoption("--gpu-out")
-        return Path(given) if given else None
+    @cached_property
+    def folder(self) -> Path:
+        """Returns where all files go: where ``--gpu-out`` says, else a new folder."""
+        return Path(self.config.getoption("--gpu-out") or tempfile.mkdtemp(prefix="backline-gpu-check-")).absolute()
 
     def path(self, kind: str) -> Path:
-        """Of the file of results ("json") or of the log ("log")."""
-        name = f"gpu-{slug(self.results.machine.get('card', 'none'))}-{time.strftime('%Y%m%d')}.{kind}"
-        return (self.folder() or machines.ROOT / "benchmarks" / "results") / name
+        """Returns the path of the file of results ("json") or of the log ("log")."""
+        return self.folder / f"gpu-{slug(self.results.machine.get('card', 'none'))}-{self.day}.{kind}"
 
     def fixture(self) -> Path:
-        """Of the description of the device, which tests without one read."""
-        name = f"cudnn_device_{slug(self.results.machine.get('card', 'none'))}.json"
-        return (self.folder() or machines.ROOT / "tests" / "fixtures") / name
+        """Returns the path of the description of the device, which tests without one can be given."""
+        return self.folder / f"cudnn_device_{slug(self.results.machine.get('card', 'none'))}.json"
 
     def write(self) -> None:
         """Write both, as far as things have come."""
@@ -211,7 +250,7 @@ class Check:
 def without_torch(config: pytest.Config) -> None:
     """Make PyTorch one that cannot be imported; begin anew without pytest's plug-ins where one of them has imported it."""
     if sys.modules.get("torch") is None:
-        sys.modules["torch"] = None  # type: ignore[assignment]
+        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to forbid an import
         return
     if NO_TORCH in os.environ:
         pytest.exit(f"the check on a GPU cannot begin: PyTorch is imported although {NO_TORCH} is set", returncode=1)

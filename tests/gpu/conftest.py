@@ -28,7 +28,7 @@ def row(request: pytest.FixtureRequest, _check: Check) -> Recorder:
 
 @pytest.fixture(scope="session")
 def rehearsed(_check: Check) -> bool:
-    """Whether stand-ins take the place of a device."""
+    """Tells whether stand-ins take the place of a device."""
     return _check.machine.rehearsed
 
 

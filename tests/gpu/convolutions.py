@@ -44,7 +44,7 @@ def hosts(
 
 @cache
 def expected(op: str, shape: tuple[int, ...], weight: tuple[int, ...], dtype: str, given: tuple[tuple[str, Any], ...]) -> Any:
-    """What comes of them in float64, by NumPy."""
+    """Returns what comes of them in float64, by NumPy."""
     f = of(op, len(shape) - 2)
     with switches.scope({"only": ("numpy",)}):
         if op == "forward":
@@ -105,7 +105,7 @@ class Convolution:
         return self.off(self.run(op), op)
 
     def off(self, found: Any, op: str) -> float:
-        """How far a result is from what it should be."""
+        """Returns how far a result is from what it should be."""
         return error(found, expected(op, *self.key))
 
     def plans(self, op: str) -> Plans:

@@ -15,7 +15,7 @@ from gpu.arrays import normal, wide
 __all__ = ["EQUATIONS", "LAYOUTS", "NASTY", "NEAR", "away", "host", "laid", "layers"]
 
 NEAR = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e-13, "complex64": 4e-6, "complex128": 1e-13}
-"""How far a result may be from that of float64, relative to it or to 1."""
+"""Largest distance of a result from that of float64, relative to it or to 1."""
 
 LAYOUTS = ("C", "F", "backwards", "steps")
 
@@ -80,7 +80,7 @@ def layers(dtype: str) -> Iterator[tuple[Any, ...]]:
 
 
 def host(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """What a call comes to in float64 on the host."""
+    """Returns what a call comes to in float64 on the host."""
     with switches.scope({"only": ("numpy",)}):
         return function(*map(_wide, args), **{name: _wide(value) for name, value in kwargs.items()})
 

@@ -1,4 +1,4 @@
-"""The machine that the check runs on: what has to be put in place before a row can run, and the clock.
+"""The machine that the check runs on: what has to be put in place before a row can run, what rows need that it has not, and the clock.
 
 Everything comes from the machine and from this tree: nothing is installed, no network is needed, and what is made lies in a
 temporary folder.
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +28,20 @@ __all__ = ["ROOT", "Machine", "NotReady"]
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "backline"
 # As CMakeLists.txt has them.
+MODULES: dict[str, tuple[str, ...]] = {"_core": (), "_kernels": ("_core/copy.cpp",), "_exchange": ()}
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-math-errno"]
 DEFINES = ["-DNPY_TARGET_VERSION=NPY_2_0_API_VERSION"]
-SPECIAL = {"requantize.cpp": ["-ffp-contract=off"]}
-PRELOADED = ("nvrtc", "cublasLt", "cudnn")  # in this order: cuDNN ends the process that loads it first, and looks for NVRTC loaded
+SPECIAL = {
+    name: ["-ffp-contract=off"]
+    for name in ("requantize.cpp", "requantize_float32.cpp", "quantize.cpp", "norms.cpp", "element_sums.cpp")
+}
+PACKAGES = ("numpy", "ml_dtypes", "opt_einsum", "platformdirs")  # that rows cannot do without, CuPy aside
+GET_CUPY = "pip install 'cupy-cuda13x[ctk]' for NVIDIA's driver 580 and newer, 'cupy-cuda12x[ctk]' for older ones"
+PRELOADED = (
+    "nvrtc",
+    "cublasLt",
+    "cudnn",
+)  # in this order: cuDNN ends the process that loads it first, and looks for NVRTC loaded
 VARIABLES = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
 
 
@@ -70,6 +81,7 @@ class Machine:
         for name in ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR"):
             os.environ[name] = str(self.folder / name.lower())
         self.unpack(ROOT / "wheelhouse")
+        self.look_for_packages()
         self.build()
         self.find_device()
         self.preload()
@@ -104,39 +116,51 @@ class Machine:
         if target.is_dir():
             self.first_on_path(target)
 
+    def look_for_packages(self) -> None:
+        """Look whether the packages are there that no row can do without; the message names all that are not."""
+        absent = [name for name in PACKAGES if not _installed(name)]
+        if absent:
+            raise NotReady(f"packages are missing: {sys.executable} -m pip install {' '.join(absent)}")
+        if not _installed("cupy"):
+            raise NotReady(f"CuPy is not installed in {sys.executable}: {GET_CUPY}")
+
     def build(self) -> None:
-        """Make `backline` of this tree importable: its compiled part is built where it is not there yet."""
+        """Make `backline` of this tree importable: its compiled parts are built where they are not there yet."""
         why = _importable()
         if not why:
-            self.notes.append("the compiled core was there")
+            self.notes.append("the compiled parts were there")
             return
         for name in [name for name in sys.modules if name.partition(".")[0] == "backline"]:
             del sys.modules[name]  # half imported
         folder = self.folder / "package"
-        shutil.copytree(SOURCES, folder / "backline", ignore=shutil.ignore_patterns("*.so", "__pycache__", "_core"))
-        compile_core(folder / "backline", self.folder / "objects")
+        shutil.copytree(SOURCES, folder / "backline", ignore=shutil.ignore_patterns("*.so", "__pycache__", *MODULES))
+        begun = time.monotonic()
+        compile_parts(folder / "backline", self.folder / "objects")
         self.first_on_path(folder)
-        self.notes.append(f"built the compiled core ({why})")
+        self.notes.append(f"built the compiled parts in {time.monotonic() - begun:.0f} s ({why})")
         why = _importable(folder)
         if why:
-            raise NotReady(f"the package cannot be imported although its core was built: {why}")
+            raise NotReady(f"the package cannot be imported although its compiled parts were built: {why}")
 
     def preload(self) -> None:
-        """Load NVIDIA's libraries that others have to find loaded."""
+        """Load NVIDIA's libraries that others have to find loaded, as far as they are there."""
         try:
             from cuda.pathfinder import load_nvidia_dynamic_lib
-
-            for name in PRELOADED:
+        except ImportError as error:
+            self.notes.append(f"no library is loaded before the others: {error}")
+            return
+        for name in PRELOADED:
+            try:
                 self.notes.append(f"{name}: {load_nvidia_dynamic_lib(name).abs_path}")
-        except (ImportError, OSError, RuntimeError) as error:
-            raise NotReady(f"NVIDIA's libraries cannot be loaded: {type(error).__name__}: {error}") from error
+            except (OSError, RuntimeError) as error:
+                self.notes.append(f"{name} is not loaded: {' '.join(str(error).split())[:300]}")
 
     def find_device(self) -> None:
         """Look whether there is a device."""
         try:
             cupy = self.cupy()
         except Exception as error:
-            raise NotReady(f"CuPy cannot be imported: {type(error).__name__}: {error}") from error
+            raise NotReady(f"CuPy cannot be imported: {type(error).__name__}: {error} ({GET_CUPY})") from error
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except Exception as error:  # whatever CuPy finds wrong with the driver
@@ -158,8 +182,25 @@ class Machine:
 
         return device_info(0)
 
+    def missing(self, need: str) -> str:
+        """Returns why something that rows need is not here, and how to get it; "" where it is here."""
+        from backline.libraries.cuda.attention import kernel_compiler
+        from backline.libraries.cuda.common import bindings
+        from backline.libraries.presence import presence
+
+        if need == "triton":
+            return kernel_compiler.reason()
+        if need == "jax":
+            return "" if _installed("jax") else "JAX is not installed (pip install jax)"
+        if need == "two devices":
+            count = int(self.cupy().cuda.runtime.getDeviceCount())
+            return "" if count > 1 else "there is one device"
+        if need == "no MAGMA":
+            return "" if presence("magma").reason() else "there is a MAGMA, and the row is about a machine without"
+        return bindings.reason(need)
+
     def description(self) -> dict[str, Any]:
-        """What the file of results says of it."""
+        """Returns what the file of results says of it."""
         runtime, device = self.cupy().cuda.runtime, self.device()
         return {
             "card": device.name, "compute_capability": list(device.capability), "multiprocessors": device.multiprocessors,
@@ -209,24 +250,25 @@ def _is_module(name: str) -> bool:
 
 
 def _installed(name: str) -> bool:
-    """Whether a package is there; a folder of its name, such as one of tests, is none."""
+    """Tells whether a package is there; a folder of its name, such as one of tests, is none."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 
 
 def _importable(folder: Path = SOURCES.parent) -> str:
-    """Why this tree's package cannot be imported with its compiled part, or "". Another tree's does not count."""
+    """Returns why this tree's package cannot be imported with its compiled parts, or "". Another tree's does not count."""
     try:
         found = importlib.import_module("backline")
-        importlib.import_module("backline._core")
+        for name in MODULES:
+            importlib.import_module(f"backline.{name}")
     except ImportError as error:
         return f"{type(error).__name__}: {error}"
     where = Path(found.__file__ or "").resolve()
     return "" if where.is_relative_to(folder.resolve()) else f"the backline that is installed is another: {where.parent}"
 
 
-def compile_core(package: Path, objects: Path) -> Path:
-    """Compile `backline._core` into a folder, all files at once.
+def compile_parts(package: Path, objects: Path) -> list[Path]:
+    """Compile the `MODULES` of `backline` into a folder, all files at once, the longest first.
 
     Raises
     ------
@@ -237,27 +279,37 @@ def compile_core(package: Path, objects: Path) -> Path:
 
     compiler = os.environ.get("CXX") or "g++"
     if shutil.which(compiler) is None:
-        raise NotReady(f"the compiled core cannot be built: there is no {compiler} (CXX names another)")
-    objects.mkdir(parents=True, exist_ok=True)
+        raise NotReady(f"the compiled parts cannot be built: there is no {compiler} (CXX names another)")
     includes = [f"-I{sysconfig.get_paths()['include']}", f"-I{np.get_include()}"]
     text = f'-DBACKLINE_CXX_FLAGS="{compiler} {" ".join(FLAGS)}"'
+    wanted = {
+        (name, source): objects / name / f"{source.stem}.o"
+        for name, shared in MODULES.items()
+        for source in (*(SOURCES / name).glob("*.cpp"), *(SOURCES / each for each in shared))
+    }
 
-    def one(source: Path) -> Path:
-        made = objects / (source.stem + ".o")
+    def one(source: Path, made: Path) -> None:
+        made.parent.mkdir(parents=True, exist_ok=True)
         _run([compiler, *FLAGS, *SPECIAL.get(source.name, []), *DEFINES, text, *includes, "-c", str(source), "-o", str(made)])
-        return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = list(pool.map(one, sorted((SOURCES / "_core").glob("*.cpp"))))
-    library = package / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-    _run([compiler, "-shared", "-o", str(library), *map(str, made), "-lpthread"])
-    return library
+        longest = sorted(wanted.items(), key=lambda item: -item[0][1].stat().st_size)
+        for done in [pool.submit(one, source, made) for (_, source), made in longest]:
+            done.result()
+    libraries = []
+    for name in MODULES:
+        library = package / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        mine = [str(made) for (of, _), made in sorted(wanted.items()) if of == name]
+        _run([compiler, "-shared", "-o", str(library), *mine, "-lpthread", "-ldl"])
+        libraries.append(library)
+    return libraries
 
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NotReady(f"the compiled core cannot be built: {' '.join(command)}\n{done.stderr[-4000:]}")
+        headers = "the headers of Python are missing (python3-dev): " if "Python.h" in done.stderr else ""
+        raise NotReady(f"the compiled parts cannot be built: {headers}{' '.join(command)}\n{done.stderr[-4000:]}")
 
 
 def _cpu_model() -> str:

@@ -290,7 +290,7 @@ def ratios(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def read(path: Path, printed: str) -> dict[str, Any]:
-    """What another process wrote, by section; and, under "printed", the end of what it printed."""
+    """Returns what another process wrote, by section; and, under "printed", the end of what it printed."""
     found: dict[str, Any] = {name: [] for name in SECTIONS}
     if path.exists():
         for text in path.read_text(encoding="utf-8").splitlines():

@@ -15,7 +15,7 @@ __all__ = ["Proof", "far", "h", "largest", "routines"]
 
 
 def routines(calls: Calls) -> dict[str, int]:
-    """How often each routine was called, without the letter of its type; what sets handles up is left out."""
+    """Returns how often each routine was called, without the letter of its type; what sets handles up is left out."""
     aside = ("create", "destroy", "set_", "get_", "xgesvdj_set")
     names = [name for name in calls.names() if not name.startswith(aside) and not name.endswith("_buffer_size")]
     return dict(Counter(name[1:] for name in names))

@@ -1,4 +1,4 @@
-"""What the check on a GPU found: collected row by row, written as one file that says all of it."""
+"""Results of the check on a GPU: collected row by row, written as one file that says all of it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,28 @@ from typing import Any
 
 from gpu.rows import ROWS
 
-__all__ = ["Recorder", "Results", "slug"]
+__all__ = ["FINE", "KINDS", "Recorder", "Results", "slug"]
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_TEXT = 4000  # characters of one entry of the file: it stays below a megabyte
+KINDS = ("refuted", "not_reached", "unavailable", "left_out", "recorded", "proved")
+"""Outcomes of rows."""
+
+FINE = ("proved", "recorded", "unavailable", "left_out")
+"""Outcomes that do not fail the check."""
 
 
 @dataclass
 class Recorder:
-    """What one test of a row says.
+    """The report of one test of a row.
 
     Attributes
     ----------
     outcome
-        "" until the test has run, then "passed", "failed" or "not_reached".
+        "" until the test has run, then "passed", "failed" or "not_reached"; "left_out" where nobody asked for it, and "unavailable"
+        where something is `missing`.
+    missing
+        What the test needs and this machine has not, with the reason.
     """
 
     results: Results
@@ -36,16 +44,17 @@ class Recorder:
     expected: list[str] = field(default_factory=list)
     observed: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     recording: bool = False
     outcome: str = ""
     seconds: float = 0.0
 
     def expect(self, text: str) -> None:
-        """What the test is to show."""
+        """Notes what the test is to show."""
         self.expected.append(str(text))
 
     def observe(self, what: Any, evidence: str = "") -> None:
-        """What was seen, and the routine, plan name or error figure that shows it."""
+        """Notes what was seen, and the routine, plan name or error figure that shows it."""
         self.observed.append(_text(what))
         if evidence:
             self.evidence.append(str(evidence))
@@ -76,6 +85,10 @@ class Results:
         What it ran on.
     timings, findings
         As the rows gave them.
+    missing
+        What tests need and this machine has not -> why, and how to get it.
+    wanted
+        The rows that were asked for; none for all of them.
     """
 
     def __init__(self, known: Iterable[str] = ROWS) -> None:
@@ -86,6 +99,8 @@ class Results:
         self.findings: dict[str, list[str]] = {}
         self.recorders: list[Recorder] = []
         self.notes: list[str] = []
+        self.missing: dict[str, str] = {}
+        self.wanted: set[str] = set()
         self.begun = time.monotonic()
         self.deadline_hit = False
 
@@ -95,34 +110,41 @@ class Results:
         return self.recorders[-1]
 
     def row(self, name: str) -> dict[str, Any]:
-        """What became of one row: all its tests together."""
+        """Returns what became of one row: all its tests together."""
         mine = [each for each in self.recorders if each.id == name]
-        outcomes = {each.outcome for each in mine}
-        if "failed" in outcomes:
-            outcome = "refuted"
-        elif not mine or outcomes != {"passed"}:
-            outcome = "not_reached"
-        else:
-            outcome = "recorded" if any(each.recording for each in mine) else "proved"
         return {
-            "id": name, "outcome": outcome, "seconds": round(sum(each.seconds for each in mine), 3),
+            "id": name, "outcome": self._outcome(name, mine), "seconds": round(sum(each.seconds for each in mine), 3),
             **{part: "; ".join(dict.fromkeys(t for each in mine for t in getattr(each, part)))[:MOST_TEXT]
-               for part in ("expected", "observed", "evidence")},
+               for part in ("expected", "observed", "evidence", "missing")},
         }  # fmt: skip
 
+    def _outcome(self, name: str, mine: list[Recorder]) -> str:
+        """One of `KINDS`. Tests that something is missing for do not count, unless they are all that there is."""
+        outcomes = {each.outcome for each in mine}
+        if "failed" in outcomes:
+            return "refuted"
+        if (self.wanted and name not in self.wanted) or outcomes == {"left_out"}:
+            return "left_out"
+        if outcomes == {"unavailable"}:
+            return "unavailable"
+        if outcomes - {"unavailable"} != {"passed"}:  # no test at all, or one that nobody ran
+            return "not_reached"
+        return "recorded" if any(each.recording for each in mine) else "proved"
+
     def outcomes(self) -> dict[str, str]:
-        """Of every row."""
+        """Returns the outcome of every row."""
         return {name: self.row(name)["outcome"] for name in self.known}
 
     def complete(self) -> bool:
-        """Whether every row was proved, or recorded where that is all there is to do."""
-        return bool(self.known) and all(outcome in ("proved", "recorded") for outcome in self.outcomes().values())
+        """Tells whether no row was refuted or not reached, and one at least was proved or recorded."""
+        found = {*self.outcomes().values()}
+        return found <= {*FINE} and not found.isdisjoint(("proved", "recorded"))
 
     def text(self) -> str:
         """The file: keys in order, one row, one timing on a line."""
         whole = {
             "schema": SCHEMA, "machine": self.machine, "versions": self.versions, "wall_s": round(time.monotonic() - self.begun, 1),
-            "deadline_hit": self.deadline_hit, "notes": self.notes, "rows": [self.row(name) for name in self.known],
+            "deadline_hit": self.deadline_hit, "missing": self.missing, "notes": self.notes, "rows": [self.row(name) for name in self.known],
             "timings": self.timings, "findings": {number: "; ".join(dict.fromkeys(texts)) for number, texts in self.findings.items()},
         }  # fmt: skip
         return "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(whole[key])}" for key in sorted(whole)) + "\n}\n"

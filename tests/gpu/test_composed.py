@@ -18,7 +18,7 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def norms(a: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What is asked, the call on the device, and what NumPy makes of it."""
+    """Yields what is asked, the call on the device, and what NumPy makes of it."""
     for order in (2, 1, 0, np.inf, -np.inf, 3, -1):
         yield f"vector_norm {order}", lambda x, order=order: linalg.vector_norm(x, order, -1), np.linalg.norm(a, order, -1)
     yield "vector_norm of all", lambda x: linalg.vector_norm(x), np.linalg.norm(a.ravel())

@@ -1,4 +1,4 @@
-"""What stands between products: activations, softmax, normalisation, pooling, their gradients, dropout, linear layers' ends."""
+"""Operations between products: activations, softmax, normalisation, pooling, their gradients, dropout, linear layers' ends."""
 
 from __future__ import annotations
 

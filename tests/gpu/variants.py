@@ -164,7 +164,7 @@ class Case:
         return first, worst, choice
 
     def problems(self) -> Iterable[AttentionProblem]:
-        """What the kernels are compiled for."""
+        """Yields what the kernels are compiled for."""
         given = {name: array for name, array in self.hosts.items() if name != "grad_output"}
         options = {name: value for name, value in self.options.items() if name != "seed"}
         forward = replace(attention_problem(**given, **options), device="cuda:0")
@@ -178,7 +178,7 @@ class Case:
 
 
 def _begin() -> None:
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own way to forbid an import
 
 
 def _compile(step: Step) -> str:

@@ -16,7 +16,7 @@ LIBRARIES = ("cublas", "cublasLt", "cusolverDn", "cufft")
 
 
 class Watch:
-    """What stands where a binding's module did.
+    """The object that stands where a binding's module did.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Watch:
 
 
 class Calls:
-    """What was called while a block was open.
+    """The calls that were made while a block was open.
 
     Attributes
     ----------

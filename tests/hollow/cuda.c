@@ -125,7 +125,15 @@ static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
 P hollow_streamCreate(int s) { return number(); }
 P hollow_streamCreateWithFlags(unsigned flags, int s) { return number(); }
 P hollow_streamCreateWithPriority(unsigned flags, int priority, int s) { return number(); }
-int hollow_streamIsCapturing(P stream, int s) { return 0; }
+/* What is recorded is done at once, so a graph has nothing left to do. */
+static P capturing;
+PyObject *hollow_streamBeginCapture(P stream, int s, void *more) { capturing = stream; return done(); }
+P hollow_streamEndCapture(P stream, int s) { capturing = 0; return number(); }
+int hollow_streamIsCapturing(P stream, int s) { return capturing && capturing == stream; }
+P hollow_graphInstantiate(P graph, int s) { return number(); }
+PyObject *hollow_graphLaunch(P graph, P stream, int s) { return done(); }
+PyObject *hollow_graphDestroy(P graph, int s) { free((void *)graph); Py_RETURN_NONE; }
+PyObject *hollow_graphExecDestroy(P graph, int s) { free((void *)graph); Py_RETURN_NONE; }
 PyObject *hollow_streamDestroy(P stream, int s) { free((void *)stream); Py_RETURN_NONE; }
 PyObject *hollow_streamQuery(P stream, int s) { return PyLong_FromLong(0); }
 PyObject *hollow_streamSynchronize(P stream, int s) { waits++; return done(); }

@@ -112,7 +112,7 @@ def _for_python(address: int | None, result: str, arguments: str) -> Any:
 def _run_kernels_here() -> None:
     from cupy.cuda import compiler
 
-    class Program(compiler._NVRTCProgram):  # type: ignore[misc, name-defined]
+    class Program(compiler._NVRTCProgram):  # type: ignore[misc, name-defined]  # CuPy's own, without stubs
         def compile(self, options: tuple[str, ...] = (), log_stream: Any = None) -> Any:
             code, names = super().compile(options, log_stream)
             kernels = [*dict.fromkeys(_KERNEL.findall(self.src))]

@@ -15,9 +15,9 @@ from hollow.device import begin
 FOLDER = Path(tempfile.mkdtemp(prefix="backline-hollow-"))
 DEVICE = begin(FOLDER)  # before anything imports CuPy
 
-from rehearsal import stand_in  # noqa: E402
+from rehearsal import stand_in  # noqa: E402  # after the device is in place
 
-from gpu import check  # noqa: E402
+from gpu import check  # noqa: E402  # after the device is in place
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -58,7 +58,7 @@ if __name__ == "__main__":
 
 
 def products(run: program_runs.ProgramRun) -> dict[int, int]:
-    """How often matrices of n columns were multiplied by five columns."""
+    """Returns how often matrices of n columns were multiplied by five columns."""
     rows = [r for r in run.calls if r.symbol.routine == "dgemm" and r.call is not None and r.call.integers["n"] == 5]
     return {r.call.integers["m"]: r.count for r in rows if r.call is not None}
 
@@ -79,7 +79,7 @@ def test_calls_of_joblibs_workers_are_recorded(tmp_path: Path) -> None:
 
 
 def python(*words: str, **environment: str) -> tuple[str, str]:
-    """What a Python prints, started as a child of a program under an exchange."""
+    """Returns what a Python prints, started as a child of a program under an exchange."""
     carried = {child_processes.PREFIX: sys.prefix, child_processes.SETTINGS: '{"choice": "numpy", "folder": ""}'}
     path = {child_processes.PATH: os.pathsep.join([child_processes.FOLDER, environment.pop("PYTHONPATH", "")])}
     done = subprocess.run(

@@ -151,7 +151,7 @@ def test_errors_of_clients() -> None:
     with pytest.raises(BadType, match="no client of Dask"):
         blocks.register()
     with pytest.raises(BadType, match="OMP_NUM_THREADS"):
-        BacklineNanny({"OMP_NUM_THREADS": 2})  # type: ignore[dict-item]
+        BacklineNanny({"OMP_NUM_THREADS": 2})  # type: ignore[dict-item]  # wrong on purpose
     with in_this_process(0) as client, pytest.raises(BackendUnavailable, match="no workers"):
         blocks.register(client)
     with pytest.raises(connection.SchedulerLost, match="closed"):

@@ -260,7 +260,7 @@ def test_counters_of_several_threads_miss_no_call() -> None:
             np.matmul(a, 2 * a)
 
     with exchange.use("mkl", small={"gemm": 31_000}):
-        row = lambda: next(r for r in exchange.status().routines if (r.package, r.routine) == ("numpy", "dgemm"))  # noqa: E731
+        row = lambda: next(r for r in exchange.status().routines if (r.package, r.routine) == ("numpy", "dgemm"))  # noqa: E731  # asked again and again
         before = row().small
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -397,7 +397,7 @@ def test_the_status_is_a_table() -> None:
     available("mkl")
     with exchange.use("mkl"):
         status = exchange.status()
-        console = rich.console.Console(width=150, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+        console = rich.console.Console(width=150, record=True, file=open(os.devnull, "w"))  # noqa: SIM115  # open to the end of the process
         console.print(status)
         console.file.close()
         shown = console.export_text()

@@ -38,7 +38,7 @@ A = np.random.default_rng(3).standard_normal((60, 60)) + 60 * np.eye(60)
 
 def untouched(before: dict[int, int]) -> None:
     assert same(before) and exchange.status().choice == "" and exchange.status().slots == 0 and thread_counts.threads() == 0
-    assert isinstance(np.fft._pocketfft.pfu.fft, np.ufunc)  # type: ignore[attr-defined]
+    assert isinstance(np.fft._pocketfft.pfu.fft, np.ufunc)  # type: ignore[attr-defined]  # NumPy's own, without stubs
     assert not any("later_imports" in type(finder).__module__ for finder in sys.meta_path)
 
 
@@ -228,7 +228,7 @@ def test_a_stripped_module_is_exchanged_as_any_other(options: tuple[str, ...], t
 def test_a_second_numpy_in_the_process_is_named_and_left_alone(tmp_path: Path) -> None:
     """Its compiled module is loaded from another folder, as programs do that bring a NumPy of their own."""
     need("openblas")
-    source = Path(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
+    source = Path(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]  # NumPy's own, without stubs
     (tmp_path / "numpy" / "_core").mkdir(parents=True)
     copy = tmp_path / "numpy" / "_core" / source.name
     shutil.copy(source, copy)

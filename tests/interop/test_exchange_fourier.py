@@ -170,7 +170,7 @@ def test_what_stays_with_numpy(x: Any) -> None:
 
 
 def test_the_ufuncs_are_put_back_and_keep_their_attributes() -> None:
-    module: Any = np.fft._pocketfft.pfu  # type: ignore[attr-defined]
+    module: Any = np.fft._pocketfft.pfu  # type: ignore[attr-defined]  # NumPy's own, without stubs
     before = {name: getattr(module, name) for name in dir(module)}
     with exchange.use("mkl"):
         assert module.fft.signature == before["fft"].signature and not isinstance(module.fft, np.ufunc)

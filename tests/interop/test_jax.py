@@ -253,7 +253,7 @@ def test_wrong_calls(jax: Any, ops: Any) -> None:
     with pytest.raises(BadValue, match="matmul"):
         jax.jit(ops.matmul)(x, x[:2])
     with pytest.raises(AttributeError, match="no attribute 'matmull'"):
-        ops.matmull  # noqa: B018
+        ops.matmull  # noqa: B018  # reading it raises
     assert "matmul" in dir(ops)
 
 

@@ -283,7 +283,7 @@ def test_a_trace_shows_exchanged_calls() -> None:
 
 
 def child(text: str, *, status: int = 0, **more: str) -> str:
-    """What a program prints, in a process of its own."""
+    """Returns what a program prints, in a process of its own."""
     command = wrapped([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(text)])
     environment = os.environ | {"BACKLINE_SHARE_PROCESSORS": "0"} | more
     result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)

@@ -59,7 +59,7 @@ def test_levels_and_descriptions_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="bytes describe an attention"):
         _kernels.attention_workspace(b"")
     with pytest.raises(TypeError):
-        _kernels.attention_workspace("")  # type: ignore[arg-type]
+        _kernels.attention_workspace("")  # type: ignore[arg-type]  # wrong on purpose
     size = next(n for n in range(0, 1000, 8) if accepted(n))
     with pytest.raises(ValueError, match="cannot be"):
         _kernels.attention_workspace(bytes(size))
@@ -67,7 +67,7 @@ def test_levels_and_descriptions_that_cannot_be() -> None:
 
 
 def accepted(size: int) -> bool:
-    """Whether a description of so many bytes is looked at."""
+    """Tells whether a description of so many bytes is looked at."""
     try:
         _kernels.attention_workspace(bytes(size))
     except ValueError as error:

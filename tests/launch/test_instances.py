@@ -35,7 +35,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and that nobody has asked about does not."""
+    """Tells whether a process runs; one that ended and that nobody has asked about does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -32,7 +32,7 @@ def alive(process: int) -> bool:
 def wait_for(condition: object, seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if condition():  # type: ignore[operator]
+        if condition():  # type: ignore[operator]  # callers give functions
             return True
         time.sleep(0.02)
     return False

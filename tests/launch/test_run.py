@@ -311,7 +311,7 @@ def test_the_public_module(job: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert xeon.run_cpu is run_cpu and "run_cpu" in dir(xeon) and pickle.loads(pickle.dumps(xeon)) is xeon
     assert run_cpu.__all__ == ["CPUInfo", "create_args", "main"] and run_cpu.CPUInfo is CPUInfo
     with pytest.raises(UnknownName, match="run_cpu"):
-        xeon.runcpu  # noqa: B018
+        xeon.runcpu  # noqa: B018  # reading it raises
     with pytest.raises((UnknownName, AttributeError)):
         xeon.run_gpu = 1
     parser = run_cpu.create_args()

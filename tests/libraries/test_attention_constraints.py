@@ -321,7 +321,7 @@ def opinion(kernel: str, p: AttentionProblem, f: Facts) -> bool:
 
 @st.composite
 def problems(draw: st.DrawFn, device: str) -> AttentionProblem:
-    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
+    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731  # a short name for what is drawn often
     h = pick(8, 8, 8, (8, 4, 4), (8, 2, 4), (8, 3, 3))
     gqa = draw(st.booleans())
     mask = pick(None, None, (16, 16), (1, 8), (16, 8), (2, 8, 16, 8), (1, 1, 1, 1), (3, 1, 1, 1), (2, 16, 8))

@@ -105,7 +105,7 @@ def mkl(branch: int) -> Native:
 def test_mkl_is_told(cap: str, code: int, branch: int, name: str) -> None:
     native = mkl(branch)
     with capped(cap):
-        assert capability.cap_mkl(native) == f"{name} at most"  # type: ignore[arg-type]
+        assert capability.cap_mkl(native) == f"{name} at most"  # type: ignore[arg-type]  # a stand-in for a library
         assert capability.too_late("mkl") == ""
     assert native.calls == [("MKL_Enable_Instructions", code), ("MKL_CBWR_Get_Auto_Branch",)]
 
@@ -113,7 +113,7 @@ def test_mkl_is_told(cap: str, code: int, branch: int, name: str) -> None:
 @pytest.mark.usefixtures("avx512")
 def test_mkl_without_a_cap_is_left_alone_and_a_later_one_is_too_late() -> None:
     native = mkl(14)
-    assert capability.cap_mkl(native) == ""  # type: ignore[arg-type]
+    assert capability.cap_mkl(native) == ""  # type: ignore[arg-type]  # a stand-in for a library
     assert native.calls == []
     assert capability.too_late("mkl") == ""
     with capped("avx2"):
@@ -127,11 +127,11 @@ def test_mkl_without_a_cap_is_left_alone_and_a_later_one_is_too_late() -> None:
 def test_mkl_that_ignores_the_cap_is_found_out() -> None:
     """It answers that it took the cap, and reports the branch it takes: the branch counts."""
     with capped("avx2"):
-        assert capability.cap_mkl(mkl(2)).startswith("not capped: on processors of other makers")  # type: ignore[arg-type]
+        assert capability.cap_mkl(mkl(2)).startswith("not capped: on processors of other makers")  # type: ignore[arg-type]  # a stand-in for a library
         assert "other makers" in capability.too_late("mkl")
-        assert capability.cap_mkl(mkl(12)) == ""  # type: ignore[arg-type]
+        assert capability.cap_mkl(mkl(12)) == ""  # type: ignore[arg-type]  # a stand-in for a library
         assert "loaded before" in capability.too_late("mkl")
-        assert "no function" in capability.cap_mkl(Native())  # type: ignore[arg-type]
+        assert "no function" in capability.cap_mkl(Native())  # type: ignore[arg-type]  # a stand-in for a library
 
 
 @pytest.mark.usefixtures("avx512")
@@ -140,12 +140,12 @@ def test_mkl_in_use_already(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [MappedFile(f"/opt/mkl/lib/{name}", "fe:00", 1, 0, 1) for name in ("libmkl_rt.so.3", "libmkl_vml_avx512.so.3")]
     monkeypatch.setattr(capability, "mapped_files", lambda: files)
     with capped("avx2"):
-        assert capability.cap_mkl(native) == "AVX2 at most"  # type: ignore[arg-type]
+        assert capability.cap_mkl(native) == "AVX2 at most"  # type: ignore[arg-type]  # a stand-in for a library
         files.append(MappedFile("/other/libmkl_avx512.so.3", "fe:00", 1, 0, 1))  # another copy of MKL
-        assert capability.cap_mkl(native) == "AVX2 at most"  # type: ignore[arg-type]
+        assert capability.cap_mkl(native) == "AVX2 at most"  # type: ignore[arg-type]  # a stand-in for a library
         files.append(MappedFile("/opt/mkl/lib/libmkl_avx512.so.3", "fe:00", 1, 0, 1))
         native.calls.clear()
-        assert "in use before" in capability.cap_mkl(native)  # type: ignore[arg-type]
+        assert "in use before" in capability.cap_mkl(native)  # type: ignore[arg-type]  # a stand-in for a library
         assert "in use before" in capability.too_late("mkl")
     assert native.calls == []
 
@@ -160,7 +160,7 @@ def test_mkl_keeps_to_a_lower_variable_of_the_users(value: str, told: bool, monk
     monkeypatch.setenv("MKL_ENABLE_INSTRUCTIONS", value)
     native = mkl(10)
     with capped("avx2"):
-        capability.cap_mkl(native)  # type: ignore[arg-type]
+        capability.cap_mkl(native)  # type: ignore[arg-type]  # a stand-in for a library
     assert (("MKL_Enable_Instructions", 2) in native.calls) == told
 
 
@@ -172,11 +172,11 @@ def test_mkl_keeps_to_a_lower_variable_of_the_users(value: str, told: bool, monk
 def test_onednn_is_told(cap: str, mask: int) -> None:
     native = Native(dnnl_set_max_cpu_isa=0)
     with capped(cap):
-        assert capability.cap_onednn(native).endswith("at most")  # type: ignore[arg-type]
+        assert capability.cap_onednn(native).endswith("at most")  # type: ignore[arg-type]  # a stand-in for a library
         assert capability.too_late("onednn") == ""
     assert native.calls == [("dnnl_set_max_cpu_isa", mask)]
     native.calls.clear()
-    assert capability.cap_onednn(native) == ""  # type: ignore[arg-type]
+    assert capability.cap_onednn(native) == ""  # type: ignore[arg-type]  # a stand-in for a library
     assert native.calls == []
 
 
@@ -184,9 +184,9 @@ def test_onednn_is_told(cap: str, mask: int) -> None:
 @pytest.mark.parametrize(("status", "why"), [(2, "in use before"), (3, "built without caps"), (1, "status 1")])
 def test_onednn_refuses(status: int, why: str) -> None:
     with capped("avx2"):
-        assert why in capability.cap_onednn(Native(dnnl_set_max_cpu_isa=status))  # type: ignore[arg-type]
+        assert why in capability.cap_onednn(Native(dnnl_set_max_cpu_isa=status))  # type: ignore[arg-type]  # a stand-in for a library
         assert why in capability.too_late("onednn")
-        assert "no function" in capability.cap_onednn(Native())  # type: ignore[arg-type]
+        assert "no function" in capability.cap_onednn(Native())  # type: ignore[arg-type]  # a stand-in for a library
 
 
 @pytest.mark.usefixtures("avx512")
@@ -195,7 +195,7 @@ def test_onednn_keeps_to_a_lower_variable_of_the_users(variable: str, monkeypatc
     native = Native(dnnl_set_max_cpu_isa=0)
     monkeypatch.setenv(variable, "SSE41")
     with capped("avx2"):
-        assert capability.cap_onednn(native) == "AVX2 at most"  # type: ignore[arg-type]
+        assert capability.cap_onednn(native) == "AVX2 at most"  # type: ignore[arg-type]  # a stand-in for a library
     assert native.calls == []
 
 
@@ -203,7 +203,7 @@ def test_onednn_on_arm_has_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "detected", lambda: "sve256")
     native = Native(dnnl_set_max_cpu_isa=0)
     with capped("default"):
-        assert "no function" in capability.cap_onednn(native)  # type: ignore[arg-type]
+        assert "no function" in capability.cap_onednn(native)  # type: ignore[arg-type]  # a stand-in for a library
     assert native.calls == []
 
 
@@ -211,7 +211,7 @@ def test_onednn_on_arm_has_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_c(name: str) -> str | None:
-    """What the C library sees, which os.environ need not show."""
+    """Returns what the C library sees, which os.environ need not show."""
     getenv = ctypes.CDLL(None).getenv
     getenv.restype, getenv.argtypes = ctypes.c_char_p, (ctypes.c_char_p,)
     found: bytes | None = getenv(name.encode())

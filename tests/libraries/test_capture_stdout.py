@@ -84,7 +84,7 @@ def test_notebook_streams(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     monkeypatch.setattr(sys, "stdout", Notebook())
     with Capture():
         say("seen\n")
-    assert sys.stdout.getvalue() == "seen\n"  # type: ignore[attr-defined]
+    assert sys.stdout.getvalue() == "seen\n"  # type: ignore[attr-defined]  # a StringIO here
 
 
 def test_exceptions_put_the_descriptor_back_and_lose_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def use_cupy(monkeypatch: pytest.MonkeyPatch, current: int = 0, name: object = b"gfx942:sramecc+:xnack-", hip: bool = False) -> None:
     runtime = types.SimpleNamespace(getDevice=lambda: current, is_hip=hip, getDeviceProperties=lambda index: {"gcnArchName": name})
     cupy = types.ModuleType("cupy")
-    cupy.cuda = types.SimpleNamespace(runtime=runtime)  # type: ignore[attr-defined]
+    cupy.cuda = types.SimpleNamespace(runtime=runtime)  # type: ignore[attr-defined]  # a module of the test's own
     monkeypatch.setitem(sys.modules, "cupy", cupy)
 
 

@@ -43,7 +43,7 @@ ffff-zzzz nonsense
 def library(family: str, path: str = "", **facts: object) -> LoadedLibrary:
     kind = next(known.kind for known in families() if known.shown_as == family)
     facts = {"owner": "test", "threads": 4, **facts}
-    return LoadedLibrary(family, kind, path or f"/x/{family}.so", **facts)  # type: ignore[arg-type]
+    return LoadedLibrary(family, kind, path or f"/x/{family}.so", **facts)  # type: ignore[arg-type]  # facts of several types
 
 
 def kinds(*libraries: LoadedLibrary, **environ: str) -> dict[str, str]:
@@ -179,7 +179,7 @@ print(json.dumps({"libraries": libraries, "kinds": kinds, "unchanged": unchanged
 
 
 def by_family(answer: dict[str, object]) -> dict[str, dict[str, object]]:
-    return {library["family"]: library for library in answer["libraries"]}  # type: ignore[attr-defined]
+    return {library["family"]: library for library in answer["libraries"]}  # type: ignore[attr-defined]  # JSON of a child process
 
 
 def mkl_path() -> str:
@@ -202,7 +202,7 @@ def test_mkl_in_use_on_libgomp() -> None:
     mkl = f"mkl = ctypes.CDLL({mkl_path()!r})"
     answer = run(f"import ctypes; {mkl}; mkl.MKL_Set_Threading_Layer(3); mkl.MKL_Get_Max_Threads()")
     here = by_family(answer)
-    assert here["mkl"]["version"][:2] == "20"  # type: ignore[index]
+    assert here["mkl"]["version"][:2] == "20"  # type: ignore[index]  # JSON of a child process
     assert here["mkl"]["threads"] is not None
     assert here["mkl.gnu_thread"]["threading"] == "openmp (GNU)"
     assert here["libgomp"]["threads"] is not None
@@ -242,14 +242,14 @@ def torch_program(order: str) -> str:
 @pytest.mark.torch
 def test_wrong_layer_is_known_by_the_order_of_loading() -> None:
     wrong = "MKL's Intel layer while libgomp serves the process"
-    assert wrong in run(torch_program("torch mkl"))["kinds"]  # type: ignore[operator]
-    assert wrong not in run(torch_program("mkl torch"))["kinds"]  # type: ignore[operator]
+    assert wrong in run(torch_program("torch mkl"))["kinds"]  # type: ignore[operator]  # JSON of a child process
+    assert wrong not in run(torch_program("mkl torch"))["kinds"]  # type: ignore[operator]  # JSON of a child process
 
 
 @pytest.mark.torch
 def test_mkl_inside_torch_is_found() -> None:
     pytest.importorskip("torch")
-    owners = {(lib["family"], lib["owner"]) for lib in run("import torch")["libraries"]}  # type: ignore[attr-defined]
+    owners = {(lib["family"], lib["owner"]) for lib in run("import torch")["libraries"]}  # type: ignore[attr-defined]  # JSON of a child process
     assert ("libgomp", "torch") in owners
     if sys.platform == "linux" and os.uname().machine == "x86_64":
         assert ("mkl", "torch") in owners
@@ -258,7 +258,7 @@ def test_mkl_inside_torch_is_found() -> None:
 def test_deleted_library_is_reported_not_read(build: Build) -> None:
     path = build("libblis.so.4", 'const char *bli_info_get_version_str(void) { return "9.9"; }')
     answer = run(f"import ctypes, os; ctypes.CDLL({str(path)!r}); os.unlink({str(path)!r})")
-    (blis,) = answer["libraries"]  # type: ignore[misc]
+    (blis,) = answer["libraries"]  # type: ignore[misc]  # JSON of a child process
     assert (blis["family"], blis["deleted"], blis["version"]) == ("blis", True, "")
     assert answer["kinds"] == ["a library was replaced under this process"]
 
@@ -267,7 +267,7 @@ def test_library_with_another_interface_says_less(build: Build) -> None:
     """A file that lacks a function we would ask is listed without the answer."""
     path = build("libblis.so.4", 'const char *bli_info_get_version_str(void) { return "9.9"; }')
     answer = run(f"import ctypes; ctypes.CDLL({str(path)!r})")
-    (blis,) = answer["libraries"]  # type: ignore[misc]
+    (blis,) = answer["libraries"]  # type: ignore[misc]  # JSON of a child process
     assert (blis["family"], blis["evidence"], blis["threads"]) == ("blis", "name and symbols", None)
 
 
@@ -325,9 +325,9 @@ def test_a_copy_on_the_team_is_no_conflict() -> None:
 
 def test_the_copy_that_backline_drives_is_known() -> None:
     answer = run("import backline, numpy\nbackline.libraries.get('openblas').available()")
-    ours = [x for x in answer["libraries"] if x["owner"] == "scipy-openblas32"]  # type: ignore[attr-defined]
+    ours = [x for x in answer["libraries"] if x["owner"] == "scipy-openblas32"]  # type: ignore[attr-defined]  # JSON of a child process
     assert all(x["threading"] in ("team", "openmp", "none") for x in ours) and len(ours) <= 1
-    assert "several copies of OpenBLAS" not in answer["kinds"]  # type: ignore[operator]
+    assert "several copies of OpenBLAS" not in answer["kinds"]  # type: ignore[operator]  # JSON of a child process
 
 
 def test_intel_layer_under_a_global_libgomp() -> None:

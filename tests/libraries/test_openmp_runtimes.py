@@ -29,7 +29,7 @@ def _as_new() -> Iterator[None]:
 
 
 def library(family: str, path: str = "", **facts: object) -> LoadedLibrary:
-    return LoadedLibrary(family, "openmp", path or f"/x/{family}.so", **{"owner": "test", **facts})  # type: ignore[arg-type]
+    return LoadedLibrary(family, "openmp", path or f"/x/{family}.so", **{"owner": "test", **facts})  # type: ignore[arg-type]  # facts of several types
 
 
 def standin(build: Build, *functions: str) -> str:
@@ -146,8 +146,8 @@ def test_the_real_runtime() -> None:
     answer = run(REAL)
     assert answer["before"] == answer["after"]  # asking whether one is there loads none
     assert answer["available"]
-    gnu = [runtime for runtime in answer["loaded"] if runtime["kind"] == "GNU"]  # type: ignore[attr-defined]
-    here = next(runtime for runtime in gnu if os.path.samefile(runtime["path"], answer["path"]))  # type: ignore[arg-type]
+    gnu = [runtime for runtime in answer["loaded"] if runtime["kind"] == "GNU"]  # type: ignore[attr-defined]  # JSON of a child process
+    here = next(runtime for runtime in gnu if os.path.samefile(runtime["path"], answer["path"]))  # type: ignore[arg-type]  # JSON of a child process
     assert here["threads"] == 3
     assert here["version"].startswith("OpenMP ")
     assert here["serves"]

@@ -26,7 +26,7 @@ def none_left() -> Iterator[None]:
 
 
 def add(language: str = "triton", key: str = "CPU", condition: object = None) -> Override:
-    return register(language, OP, key, lambda: language, condition)  # type: ignore[arg-type]
+    return register(language, OP, key, lambda: language, condition)  # type: ignore[arg-type]  # also what is refused
 
 
 def test_without_an_override_there_is_none():

@@ -136,7 +136,7 @@ def test_opt_einsum_is_found_and_not_imported(tmp_path: Path, monkeypatch: pytes
 
 def test_an_imported_package_tells_its_own_version(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("opt_einsum")
-    module.__version__ = "9.9"  # type: ignore[attr-defined]
+    module.__version__ = "9.9"  # type: ignore[attr-defined]  # a module of the test's own
     monkeypatch.setitem(sys.modules, "opt_einsum", module)
     assert python_packages.version("opt_einsum") == "9.9"
     assert python_packages.version("no_such_package") is None

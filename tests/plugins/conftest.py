@@ -95,7 +95,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
         monkeypatch.syspath_prepend(folder)
         return folder
 
-    yield distribution  # type: ignore[misc]
+    yield distribution  # type: ignore[misc]  # a function with optional arguments
     for module in set(sys.modules) - before:
         if not module.startswith("backline."):
             del sys.modules[module]

@@ -31,7 +31,7 @@ def test_a_plugin_is_found_once_and_nothing_of_it_is_imported(make: Maker) -> No
     assert "thing" in dir(backends) and registry.find("thing") is plugin.row
     assert imported("some_package") == []
     with pytest.raises(TypeError):
-        plugins.found()["other"] = plugin  # type: ignore[index]
+        plugins.found()["other"] = plugin  # type: ignore[index]  # refused: it cannot be written to
 
 
 def test_the_row_is_imported_first_and_the_class_when_it_is_a_candidate(make: Maker) -> None:
@@ -166,7 +166,7 @@ def test_a_finder_that_fails_is_one_warning(make: Maker, monkeypatch: pytest.Mon
     (message,) = said()
     assert "plug-ins cannot be looked for (OSError: the network is down)" in message
     monkeypatch.delattr(Broken, "find_distributions")
-    sys.meta_path.insert(0, Broken)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Broken)  # type: ignore[arg-type]  # a finder that lacks what the protocol asks for
     forget_plugins()
     (message,) = said(libraries.ready)
     assert "plug-in thing of some-plugin 1.0 cannot be imported: OSError: the network is down" in message

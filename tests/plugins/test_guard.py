@@ -230,9 +230,9 @@ def test_a_failed_import_is_not_tried_at_every_call(plug: Plug) -> None:
     try:
         for _ in range(3):
             backline.explain(backline.mm, A, A)
-        assert sys.guard_count == 1  # type: ignore[attr-defined]
+        assert sys.guard_count == 1  # type: ignore[attr-defined]  # what the plug-in adds
     finally:
-        del sys.guard_count  # type: ignore[attr-defined]
+        del sys.guard_count  # type: ignore[attr-defined]  # what the plug-in adds
 
 
 def test_a_library_may_compute_while_it_is_made(plug: Plug) -> None:

@@ -136,7 +136,7 @@ def test_a_plugin_that_could_not_be_turned_off_is_refused(make: Maker) -> None:
     try:
         messages = said()
     finally:
-        sys.modules["backline.switches.switch_registry"].remove("part.two_enabled")  # type: ignore[attr-defined]
+        sys.modules["backline.switches.switch_registry"].remove("part.two_enabled")  # type: ignore[attr-defined]  # reached as a module
     assert any("plug-in part_two of b 1.0 is refused: " in m and "BACKLINE_PART_TWO_ENABLED" in m for m in messages)
     assert not plugins.found()
 
@@ -154,7 +154,7 @@ except UnknownName:
 """
     content["asking_package/row.py"] = asking + content["asking_package/row.py"]
     make("some-plugin", {"thing": "asking_package.row:ROW"}, content)
-    import asking_package.row as module  # type: ignore[import-not-found]
+    import asking_package.row as module  # type: ignore[import-not-found]  # made by the test
 
     assert module.asked == "unknown as yet"
     assert switches.get("thing.size") == 3 and not plugins.found()["thing"].fault and libraries.get("thing").available()
@@ -167,6 +167,6 @@ def test_a_failed_import_is_not_tried_at_every_call(make: Maker) -> None:
     try:
         assert len(said(lambda: backline.explain(backline.mm, a, a))) == 1
         backline.explain(backline.mm, a, a)
-        assert sys.plugin_count == 1  # type: ignore[attr-defined]
+        assert sys.plugin_count == 1  # type: ignore[attr-defined]  # what the plug-in adds
     finally:
-        del sys.plugin_count  # type: ignore[attr-defined]
+        del sys.plugin_count  # type: ignore[attr-defined]  # what the plug-in adds

@@ -116,9 +116,9 @@ def test_it_is_no_array_and_a_value() -> None:
     with pytest.raises(BadType, match="QArray is no array"):
         np.asarray(x)
     with pytest.raises(TypeError):
-        np.ones(2) + x  # type: ignore[operator]
+        np.ones(2) + x  # type: ignore[operator]  # refused on purpose
     with pytest.raises(AttributeError):
-        x.scale = 3  # type: ignore[misc]
+        x.scale = 3  # type: ignore[misc]  # refused on purpose
     again = pickle.loads(pickle.dumps(x))
     assert again.scale == x.scale == float(np.float32(0.1)) and again.zero_point == 3 and (again.int_repr == x.int_repr).all()
     assert "uint8 2, scale 0.1, zero point 3" in repr(x)

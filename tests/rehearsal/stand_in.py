@@ -1,7 +1,8 @@
 """The plug-in that rehearses the check on a GPU: fakes stand where CuPy and the bindings would be, the rows run as they are.
 
 ``python -m pytest -m gpu -p rehearsal.stand_in --gpu-out=FOLDER``, with the folder of tests on PYTHONPATH. A file of results that
-comes of it says that it was rehearsed. With ``--fault`` the stand-ins, or Backline, do something wrong: the rows have to see it.
+comes of it says that it was rehearsed. With ``--fault`` the stand-ins, or Backline, do something wrong: the rows have to see it. With
+``--lacking`` some of the bindings are not there, or Triton is not.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ FAULTS = ("numbers", "choices")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault", choices=FAULTS, default="", help="what is done wrong")
+    parser.addoption("--lacking", default="", help="bindings that are not there, 'triton' too; 'all' for every one but CuPy")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if not config.getoption("--gpu-out"):
-        raise pytest.UsageError("a rehearsal writes where --gpu-out says, never where results are")
-    check.machine = StandIn(config.getoption("--fault"))
+    check.machine = StandIn(config.getoption("--fault"), config.getoption("--lacking"))
 
 
 class StandIn(Machine):
@@ -34,11 +34,10 @@ class StandIn(Machine):
 
     rehearsed = True
 
-    def __init__(self, fault: str) -> None:
+    def __init__(self, fault: str, lacking: str = "") -> None:
         super().__init__()
-        self.fault, self.open = fault, ExitStack()
+        self.fault, self.lacking, self.open = fault, {*filter(None, lacking.split(","))}, ExitStack()
         self.made: Any = None
-
 
     def prepare(self) -> None:
         try:
@@ -47,13 +46,28 @@ class StandIn(Machine):
         except ImportError as error:
             raise NotReady(f"a rehearsal needs the bindings' packages: {error}") from error
         self.made = GpuMachine(self.folder)
-        self.open.enter_context(inserted(**self.made.modules()))
+        modules = self.made.modules()
+        if self.lacking == {"all"}:
+            self.lacking = {*modules, "triton"} - {"cupy"}
+        self.open.enter_context(inserted(**{name: module for name, module in modules.items() if name not in self.lacking}))
         self.open.enter_context(self.made.without_libraries())
+        self.leave_out(self.lacking)
         if self.fault:
             from rehearsal import faults
 
             faults.put_in(self.fault)
         self.notes.append(f"rehearsed by stand-ins{f', with a fault: {self.fault}' if self.fault else ''}")
+
+    def leave_out(self, names: set[str]) -> None:
+        """Have it found that some bindings' libraries, or Triton, are not there."""
+        from backline.libraries import presence
+        from backline.libraries.cuda.attention import kernel_compiler
+
+        patch, why = self.open.enter_context(pytest.MonkeyPatch.context()), "left out of this rehearsal"
+        for name in names - {"triton"}:
+            patch.setattr(presence.presence(name.lower().removesuffix("dn")), "_found", presence.Found(why, (), None))
+        if "triton" in names:
+            patch.setattr(kernel_compiler, "reason", lambda: f"Triton is {why}")
 
     def close(self) -> None:
         self.open.close()

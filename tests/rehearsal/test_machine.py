@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu import check as checks
 from gpu import machine as machines
 from gpu import peers
+from gpu.arrays import described
 from gpu.check import Check
-from gpu.machine import ROOT, Machine, NotReady, compile_core
+from gpu.machine import ROOT, Machine, NotReady, compile_parts
 from gpu.results import Results
+from gpu.rows import ROWS
 
 
 @pytest.fixture
@@ -55,60 +60,217 @@ def test_wheels_of_what_is_not_installed_are_unpacked(machine: Machine, tmp_path
     assert len(machine.notes) == 4
 
 
-def test_the_core_is_there_already(machine: Machine) -> None:
+def test_the_compiled_parts_are_there_already(machine: Machine) -> None:
     machine.build()
-    assert machine.notes == ["the compiled core was there"]
+    assert machine.notes == ["the compiled parts were there"]
 
 
-def test_flags_are_those_of_the_build() -> None:
+def test_flags_and_files_are_those_of_the_build() -> None:
     text = (ROOT / "CMakeLists.txt").read_text()
     assert all(flag in text for flag in machines.FLAGS if flag not in ("-std=c++17", "-fPIC", "-fvisibility-inlines-hidden"))
     assert all(define.removeprefix("-D") in text for define in machines.DEFINES)
-    assert all(name in text and all(flag in text for flag in flags) for name, flags in machines.SPECIAL.items())
+    alone = re.search(r"set_source_files_properties\((.*?)PROPERTIES COMPILE_OPTIONS (\S+)\)", text, re.S)
+    assert alone is not None and {Path(name).name: [alone[2]] for name in alone[1].split()} == machines.SPECIAL
+    shared = {"${shared}": re.search(r"set\(shared src/backline/(\S+)\)", text)[1]}  # type: ignore[index]  # it is there
+    modules = re.findall(r"python_add_library\((\w+) MODULE WITH_SOABI \S+( \S+)?\)", text)
+    assert {name: (shared[more.strip()],) if more else () for name, more in modules} == machines.MODULES
 
 
 def test_without_a_compiler_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(NotReady, match="there is no no-such-compiler"):
-        compile_core(tmp_path, tmp_path / "objects")
+        compile_parts(tmp_path, tmp_path / "objects")
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(NotReady, match="cannot be built: false"):
-        compile_core(tmp_path, tmp_path / "objects")
+        compile_parts(tmp_path, tmp_path / "objects")
+
+
+def test_every_file_is_compiled_once_and_linked_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {log}\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    (tmp_path / "package").mkdir()
+    made = compile_parts(tmp_path / "package", tmp_path / "objects")
+    lines = log.read_text().splitlines()
+    compiled = [re.search(r"-c (\S+) -o (\S+)", line) for line in lines]
+    sources = [Path(each[1]).relative_to(machines.SOURCES).as_posix() for each in compiled if each]
+    there = [
+        path.relative_to(machines.SOURCES).as_posix()
+        for name in machines.MODULES
+        for path in (machines.SOURCES / name).glob("*.cpp")
+    ]
+    assert sorted(sources) == sorted([*there, "_core/copy.cpp"]), "that file is part of two"
+    assert len({each[2] for each in compiled if each}) == len(sources)
+    assert sum("-ffp-contract=off" in line for line in lines) == len(machines.SPECIAL)
+    links = {Path(re.search(r"-o (\S+)", line)[1]).name.partition(".")[0]: line for line in lines if "-shared" in line}  # type: ignore[index]  # each has one
+    assert [*links] == [*machines.MODULES] == [path.name.partition(".")[0] for path in made]
+    assert (
+        "_kernels/copy.o" in links["_kernels"]
+        and links["_kernels"].count(".o ") == sum(name.startswith("_kernels/") for name in there) + 1
+    )
+
+
+def test_what_is_missing_is_named_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {"ml_dtypes", "platformdirs", "cupy"}
+    monkeypatch.setattr(machines, "_installed", lambda name: name not in absent)
+    with pytest.raises(NotReady, match="pip install ml_dtypes platformdirs"):
+        machine.look_for_packages()
+    absent -= {"ml_dtypes", "platformdirs"}
+    with pytest.raises(NotReady, match=r"CuPy is not installed in .*cupy-cuda13x.*cupy-cuda12x"):
+        machine.look_for_packages()
+    absent.clear()
+    machine.look_for_packages()
+
+
+def test_libraries_that_are_not_there_are_noted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> Any:
+        if name == "cudnn":
+            raise RuntimeError("no cudnn\nanywhere")
+        return types.SimpleNamespace(abs_path=f"/x/{name}.so")
+
+    pathfinder = types.ModuleType("cuda.pathfinder")
+    pathfinder.load_nvidia_dynamic_lib = load  # type: ignore[attr-defined]  # a module of our own
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
+    machine.preload()
+    assert machine.notes == ["nvrtc: /x/nvrtc.so", "cublasLt: /x/cublasLt.so", "cudnn is not loaded: no cudnn anywhere"]
+    machine.notes.clear()
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    machine.preload()
+    assert len(machine.notes) == 1 and "cuda.pathfinder" in machine.notes[0]
+
+
+def test_what_rows_need(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from backline.libraries.cuda.attention import kernel_compiler
+    from backline.libraries.cuda.common import bindings
+
+    monkeypatch.setattr(kernel_compiler, "reason", lambda: "no Triton")
+    monkeypatch.setattr(machines, "_installed", lambda name: False)
+    runtime = types.SimpleNamespace(getDeviceCount=lambda: 1)
+    monkeypatch.setitem(bindings.inserted, "cupy", types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime)))
+    monkeypatch.setitem(bindings.inserted, "cufft", object())
+    assert machine.missing("triton") == "no Triton" and "pip install jax" in machine.missing("jax")
+    assert machine.missing("cufft") == "" and "one device" in machine.missing("two devices")
+    runtime.getDeviceCount = lambda: 2
+    assert machine.missing("two devices") == ""
+    monkeypatch.setattr(bindings, "reason", lambda *names: f"no {names}")
+    known = {"triton", "jax", "two devices", "no MAGMA", "cublas", "cublasLt", "cusolverDn", "cufft", "cudnn", "cusparseLt"}
+    assert {need for row in ROWS.values() for need in row.needs} <= known
+    assert machine.missing("cublas") == "no ('cublas',)"
+
+
+def test_a_description_of_a_device_is_read_however_it_is_written() -> None:
+    text = '{"deviceVer": 900}'
+    for serialized in (text, text + "\0", text.encode(), text.encode() + b"\0", [*text.encode(), 0]):
+        assert described(serialized) == {"deviceVer": 900}
 
 
 def test_what_becomes_of_a_row() -> None:
-    results = Results(["A-1", "A-2", "A-3", "A-4", "A-5"])
-    assert set(results.outcomes().values()) == {"not_reached"} and not results.complete()
-    for row, outcomes in {"A-1": ["passed", "passed"], "A-2": ["passed", "failed"], "A-3": ["passed", "not_reached"], "A-4": ["passed", ""]}.items():
+    """By what became of its tests."""
+    tests = {
+        "proved": ["passed", "passed"], "refuted": ["passed", "failed", "not_reached"], "not_reached": ["passed", "not_reached"],
+        "begun": ["passed", ""], "recorded": ["passed"], "unavailable": ["unavailable", "unavailable"], "in part": ["passed", "unavailable"],
+        "left out": ["left_out"], "some left out": ["passed", "left_out"], "some left": ["unavailable", ""], "without tests": [],
+    }  # fmt: skip
+    expected = {
+        "proved": "proved", "refuted": "refuted", "not_reached": "not_reached", "begun": "not_reached", "recorded": "recorded",
+        "unavailable": "unavailable", "in part": "proved", "left out": "left_out", "some left out": "not_reached",
+        "some left": "not_reached", "without tests": "not_reached",
+    }  # fmt: skip
+    results = Results(tests)
+    for row, outcomes in tests.items():
         for outcome in outcomes:
-            results.recorder(row, "test").outcome = outcome
-    last = results.recorder("A-5", "test")
-    last.outcome = "passed"
-    last.record()
-    assert [*results.outcomes().values()] == ["proved", "refuted", "not_reached", "not_reached", "recorded"]
-    assert not results.complete() and not Results([]).complete()
-    only = Results(["A-1"])
-    only.recorder("A-1", "test").outcome = "passed"
-    assert only.complete()
+            recorder = results.recorder(row, "test")
+            recorder.outcome = outcome
+            if row == "recorded":
+                recorder.record()
+    assert results.outcomes() == expected and not results.complete()
+    results.wanted = {"proved", "in part", "recorded"}
+    assert set(results.outcomes().values()) == {"proved", "recorded", "left_out", "refuted"}, "what failed is told in any case"
+
+
+@pytest.mark.parametrize(("outcomes", "complete"), [
+    ([], False), (["passed"], True), (["passed", "unavailable", "left_out"], True), (["unavailable"], False), (["left_out"], False),
+    (["passed", ""], False), (["passed", "failed"], False),
+])  # fmt: skip
+def test_what_succeeds(outcomes: list[str], complete: bool) -> None:
+    """A row that was refuted or not reached does not, and neither does a run that proved nothing."""
+    results = Results([f"A-{i}" for i, _ in enumerate(outcomes)])
+    for i, outcome in enumerate(outcomes):
+        results.recorder(f"A-{i}", "test").outcome = outcome
+    assert results.complete() is complete
 
 
 class Item:
     """A test, as far as it is looked at."""
 
-    def __init__(self, row: str | None) -> None:
+    def __init__(self, row: str | None, *needs: str) -> None:
         self.nodeid = f"test of {row}"
-        self.marker = None if row is None else pytest.mark.gpu(row=row).mark
+        self.marker = None if row is None else pytest.mark.gpu(row=row, needs=needs).mark
 
     def get_closest_marker(self, name: str) -> Any:
         return self.marker
 
 
-def test_a_row_that_nobody_knows(pytestconfig: pytest.Config) -> None:
-    check = Check(pytestconfig)
-    check.pytest_collection_modifyitems([Item("BLAS-1"), Item(None)])  # type: ignore[list-item]
+class Lacking:
+    """A machine without cuDNN and JAX."""
+
+    notes: tuple[str, ...] = ()
+
+    def missing(self, need: str) -> str:
+        return f"no {need}" if need in ("cudnn", "jax") else ""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def check(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> Check:
+    monkeypatch.setattr(checks, "machine", Lacking())
+    made = Check(pytestconfig)
+    hook = types.SimpleNamespace(pytest_deselected=lambda items: None)
+    made.config = types.SimpleNamespace(getoption=lambda name: "", hook=hook)  # type: ignore[assignment]  # what is looked at
+    return made
+
+
+def test_a_row_that_nobody_knows(check: Check) -> None:
+    check.pytest_collection_modifyitems([Item("BLAS-1"), Item(None)])  # type: ignore[list-item]  # what is looked at
     with pytest.raises(pytest.UsageError, match="test of BLAS-99 names the row 'BLAS-99'"):
-        check.pytest_collection_modifyitems([Item("BLAS-1"), Item("BLAS-99")])  # type: ignore[list-item]
-    check.machine.close()
+        check.pytest_collection_modifyitems([Item("BLAS-1"), Item("BLAS-99")])  # type: ignore[list-item]  # likewise
+
+
+def test_tests_that_need_what_is_missing_are_taken_out(check: Check) -> None:
+    items = [Item("CONV-2"), Item("BLAS-1"), Item("SDPA-5", "jax"), Item("ENV-3"), Item(None)]
+    check.pytest_collection_modifyitems(items)  # type: ignore[arg-type]  # what is looked at
+    assert [item.nodeid for item in items] == ["test of ENV-3", "test of BLAS-1", "test of None"]
+    assert check.results.missing == {"cudnn": "no cudnn", "jax": "no jax"}
+    outcomes = check.results.outcomes()
+    assert (outcomes["CONV-2"], outcomes["SDPA-5"], outcomes["ENV-3"]) == ("unavailable", "unavailable", "not_reached")
+    assert check.results.row("CONV-2")["missing"] == "cudnn"
+
+
+def test_tests_that_nobody_asked_for_are_left_out(check: Check) -> None:
+    items = [Item("BLAS-1"), Item("BLAS-2"), Item("CONV-2")]
+    check.config.getoption = lambda name: "BLAS-1"  # type: ignore[method-assign]  # what is looked at
+    check.pytest_collection_modifyitems(items)  # type: ignore[arg-type]  # likewise
+    assert [item.nodeid for item in items] == ["test of BLAS-1"] and not check.results.missing, (
+        "what others need is not looked for"
+    )
+    outcomes = check.results.outcomes()
+    assert {name for name, outcome in outcomes.items() if outcome != "left_out"} == {"BLAS-1"}
+    check.pytest_deselected([Item("BLAS-1")])  # type: ignore[list-item]  # by -k
+    assert check.results.outcomes()["BLAS-1"] == "left_out" and not check.results.complete()
+    check.config.getoption = lambda name: "BLAS-1,NONE-1"  # type: ignore[method-assign]  # what is looked at
+    with pytest.raises(pytest.UsageError, match="--gpu-rows names the row 'NONE-1'"):
+        check.pytest_collection_modifyitems([])
+
+
+def test_an_import_of_torch_is_seen(tmp_path: Path) -> None:
+    from gpu.test_environment import imported
+
+    assert imported(tmp_path, "import numpy as xp", ["F.relu(made)"], ("torch", "jax")) == "[]"
+    assert imported(tmp_path, "import numpy as xp", ["__import__('torch')"], ("torch", "jax")) == "['torch']"
 
 
 def test_a_peer_that_cannot_do_it_leaves_the_others_their_turns() -> None:

@@ -73,7 +73,7 @@ def test_a_page_fits_its_width_in_light_and_in_dark(width: int, scheme: str, wri
     )
     dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else ["--blink-settings=preferredColorScheme=1"]
     out, _ = chromium(tmp_path, "--dump-dom", "--allow-file-access-from-files", "--window-size=1500,4200", *dark, outer.as_uri())
-    found: dict[str, Any] = json.loads(re.search(r"<title>(\{.*?\})</title>", out)[1])  # type: ignore[index]
+    found: dict[str, Any] = json.loads(re.search(r"<title>(\{.*?\})</title>", out)[1])  # type: ignore[index]  # the page has a title
     assert found["width"] == width and found["scroll"] <= width and found["beyond"] == 0, found
     assert found["small"] == 0 and len(found["seen"]) == 3
     assert all(300 <= seen[0] <= width and seen[1] > 80 for seen in found["seen"]), found

@@ -159,12 +159,12 @@ class Record:
 
 
 def plans_timed() -> Any:
-    """How cuDNN's plans for a convolution are chosen."""
+    """Returns how cuDNN's plans for a convolution are chosen."""
     return conv_graphs.search(switches.current())
 
 
 def tried_online() -> int:
-    """How many of 200 calls of one Problem run another algorithm than the choice, which is the slower one by a tenth."""
+    """Returns how many of 200 calls of one Problem run another algorithm than the choice, which is the slower one by a tenth."""
     asked = problem("matmul", "cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learned_records, "costs", Costs(Account(spent=100.0)))
@@ -181,7 +181,7 @@ def tried_online() -> int:
 
 
 def timed(made: list[Trial], asked: Problem) -> Any:
-    """How many algorithms are timed for a call."""
+    """Returns how many algorithms are timed for a call."""
     count = []
 
     def measure_once(asked: Problem, found: list[Algorithm], threads: int, under: object, planner: object) -> Record:
@@ -233,7 +233,7 @@ def enabled(switch: str, library: str, device: str = "cuda:0", also: tuple[str, 
 
 
 def planned() -> Any:
-    """How FFTW would plan, and for how long at most."""
+    """Returns how FFTW would plan, and for how long at most."""
     fftw = FFTW()
     fftw._reason, fftw.planners = "", {"": SimpleNamespace(wise=False, threaded=None, base=None)}
     operands = (Operand("input", np.dtype(complex), (64,), (16,)),)
@@ -332,7 +332,7 @@ def of_two_dtypes() -> str:
 
 
 def shares() -> bool:
-    """Whether a call would run on fewer threads beside other work."""
+    """Tells whether a call would run on fewer threads beside other work."""
     return processor_share._shares(switches.current(), 1)
 
 

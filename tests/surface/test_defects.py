@@ -78,7 +78,7 @@ VIEWED = {name: {*switches.derived_switches()[name].nodes} for name in switches.
 
 
 def related(name: str) -> set[str]:
-    """What reads otherwise when a switch is written: views of it, and what inherits from it."""
+    """Returns what reads otherwise when a switch is written: views of it, and what inherits from it."""
     found = {name, *VIEWED.get(name, ()), *(view for view, nodes in VIEWED.items() if name in nodes)}
     if "precision" in name or "tf32" in name:
         found |= {other for other in SETTINGS if "precision" in other or "tf32" in other}

@@ -113,7 +113,7 @@ def fftw_limits() -> Any:
 
 
 def planned() -> Any:
-    """How FFTW plans a transform that it knows nothing of."""
+    """Returns how FFTW plans a transform that it knows nothing of."""
     fft.fft(np.ones(96))
     found = backline.explain().algorithm
     forget()
@@ -121,7 +121,7 @@ def planned() -> Any:
 
 
 def forget() -> None:
-    libraries.get("fftw").forget_wisdom()  # type: ignore[attr-defined]
+    libraries.get("fftw").forget_wisdom()  # type: ignore[attr-defined]  # FFTW has it
 
 
 DETERMINISTIC = "dnnl_primitive_attr_set_deterministic"

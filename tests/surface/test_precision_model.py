@@ -42,7 +42,7 @@ def on_cuda(node: str) -> bool:
 
 
 def resolve(raw: Raw, node: str) -> str:
-    """What a node reads as: its own word, else that of the nodes above it, else tf32 for a node nobody wrote."""
+    """Returns what a node reads as: its own word, else that of the nodes above it, else tf32 for a node nobody wrote."""
     above = PARENT[node]
     reading = raw[node] if raw[node] not in ("none", FACTORY) else "none"
     while reading == "none" and above is not None:
@@ -79,7 +79,7 @@ def is_view(name: str) -> bool:
 
 
 def writes(raw: Raw, values: dict[str, Any]) -> Raw | None:
-    """What one call that names several things stores: parents first; None if it says two things of one node."""
+    """Returns what one call that names several things stores: parents first; None if it says two things of one node."""
     found = {name: value for name, value in values.items() if not is_view(name)}
     under = {**raw, **found}
     for name, value in values.items():

@@ -390,7 +390,7 @@ def test_an_extension_module_reads_and_writes_through_its_props():
     with pytest.raises(UnknownName, match=r"sped.*\n.*speed"):
         module.sped = "fast"
     with pytest.raises(UnknownName, match=r"sped.*\n.*speed"):
-        module.sped  # noqa: B018
+        module.sped  # noqa: B018  # reading it raises
     with pytest.raises(UnknownName, match="speed cannot be deleted"):
         del module.speed
 

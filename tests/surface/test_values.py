@@ -55,7 +55,7 @@ def give(name: str, way: str, value: Any) -> Any:
 
 
 def legal(name: str) -> list[tuple[Any, Any]]:
-    """What may be given, and how it reads."""
+    """Returns what may be given, and how it reads."""
     setting = SETTINGS[name]
     found = [(value, value) for value in setting.legal] + list(setting.alike)
     if setting.kind is bool:
@@ -178,7 +178,7 @@ def words_of(name: str) -> list[str]:
 
 
 def legal_text(name: str) -> list[str]:
-    """What an error must say of the legal values."""
+    """Returns what an error must say of the legal values."""
     setting = SETTINGS[name]
     if name.endswith("precision_reduction"):
         return ["True", "False", "(True, True)", "(False, True)", "(False, False)"]

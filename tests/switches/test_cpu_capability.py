@@ -131,7 +131,7 @@ def test_the_length_of_vectors_is_the_kernels_answer(monkeypatch: pytest.MonkeyP
 
 def test_legal_values_are_those_the_processor_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, "flags : avx avx2 fma\n", "x86_64")
-    switch = Switch("test.capability", str, cpu_capability.starting_capability, cpu_capability.UpToDetected(), doc="A test.")  # type: ignore[arg-type]
+    switch = Switch("test.capability", str, cpu_capability.starting_capability, cpu_capability.UpToDetected(), doc="A test.")  # type: ignore[arg-type]  # a rule that is asked when it is needed
     assert switch.starting() == ("avx2", "this processor")
     assert [switch.check(word) for word in ("default", "avx2")] == ["default", "avx2"]
     for word in ("avx512", "sve256", "AVX2", ""):

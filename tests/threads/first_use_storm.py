@@ -156,7 +156,7 @@ def storm(seed: int, limit: float) -> list[str]:
 
 
 def _forked_child(limit: float) -> int:
-    """How a fork ends that computes; not tried while threads import, which Python itself does not survive."""
+    """Returns how a fork ends that computes; not tried while threads import, which Python itself does not survive."""
     import backline as bl
 
     child = os.fork()

@@ -54,7 +54,7 @@ def fake(folder: Path, *, error: str = "", crash: str = "", root: str = "2.0", l
 
 
 def reason_for(path: Path) -> str:
-    """What Backline says of a library that the user names."""
+    """Returns what Backline says of a library that the user names."""
     program = "from backline import libraries; print(libraries.get('openblas').reason())"
     done = python(program, env={"BACKLINE_OPENBLAS_LIBRARY": str(path), "XDG_CACHE_HOME": str(path.parent / "cache")})
     return str(done.stdout).strip()
@@ -77,7 +77,7 @@ def test_a_sound_library_passes(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_library_that_is_wrong_is_refused_with_the_reason(tmp_path: Path, spoil: dict[str, object], text: str) -> None:
-    assert text in reason_for(fake(tmp_path, **spoil))  # type: ignore[arg-type]
+    assert text in reason_for(fake(tmp_path, **spoil))  # type: ignore[arg-type]  # parts of the fake
 
 
 def test_a_library_without_the_symbols_is_refused(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Worker:
         self.look()
 
     def own(self, name: str) -> Any:
-        """What its own scopes give a switch; None for what the writer of the base has in hand."""
+        """Returns what its own scopes give a switch; None for what the writer of the base has in hand."""
         under = self.below.get(name, WORDS[name][-1] if name in WORDS else None)
         return next((values[name] for _, values in reversed(self.open) if name in values), under)
 
@@ -140,7 +140,7 @@ def test_no_thread_or_task_ever_sees_the_value_of_another() -> None:
         frame = states.get(None)
         assert frame is not None and not frame.layers
 
-    written = {name: int(switches.current()[name]) for name in NUMBERS}  # type: ignore[call-overload]
+    written = {name: int(switches.current()[name]) for name in NUMBERS}  # type: ignore[call-overload]  # they are numbers
     writes = 0
 
     def writer() -> None:

@@ -44,7 +44,7 @@ several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one proce
 
 
 def spin_count(env: dict[str, str], pause: float = 1e-8) -> str:
-    """What libgomp says that it was told, when it is loaded by Backline, where a pause takes so many seconds."""
+    """Returns what libgomp says that it was told, when it is loaded by Backline, where a pause takes so many seconds."""
     shown = python(
         f"from backline import _core; _core.pause_seconds = lambda: {pause}\n"
         "from backline.native import thread_team as team; assert team.bind(); import os\n"

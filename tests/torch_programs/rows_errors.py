@@ -47,10 +47,10 @@ def _(torch: Any) -> None:
 )  # fmt: skip
 def classes() -> None:
     with pytest.raises(RuntimeError, match=r"cudnn.conv.fp32_precision = 'foo'[\s\S]*tf32") as caught:
-        cudnn.conv.fp32_precision = "foo"  # type: ignore[assignment]
+        cudnn.conv.fp32_precision = "foo"  # type: ignore[assignment]  # wrong on purpose
     assert isinstance(caught.value, ValueError)
     with pytest.raises(TypeError, match=r"mha\.fastpath") as caught:
-        mha.set_fastpath_enabled("x")  # type: ignore[arg-type]
+        mha.set_fastpath_enabled("x")  # type: ignore[arg-type]  # wrong on purpose
     assert isinstance(caught.value, RuntimeError)
 
 
@@ -62,10 +62,10 @@ def classes() -> None:
     remedy="A value of the right type.",
 )  # fmt: skip
 def values() -> None:
-    for write in (lambda: mha.set_fastpath_enabled("x"), lambda: setattr(cudnn, "benchmark_limit", "x")):  # type: ignore[arg-type]
+    for write in (lambda: mha.set_fastpath_enabled("x"), lambda: setattr(cudnn, "benchmark_limit", "x")):  # type: ignore[arg-type]  # wrong on purpose
         with pytest.raises(errors.BadType):
             write()
-    with pytest.raises(errors.BadValue), cudnn.flags(enabled=False, fp32_precision="foo"):  # type: ignore[arg-type]
+    with pytest.raises(errors.BadValue), cudnn.flags(enabled=False, fp32_precision="foo"):  # type: ignore[arg-type]  # wrong on purpose
         pass
     assert cudnn.enabled and mha.get_fastpath_enabled() and cudnn.benchmark_limit == 10
 
@@ -85,7 +85,7 @@ def _(torch: Any) -> None:
 )  # fmt: skip
 def replaced() -> None:
     with pytest.raises(errors.ReadOnly, match="verbose"):
-        mkl.verbose = True  # type: ignore[assignment]
+        mkl.verbose = True  # type: ignore[assignment]  # wrong on purpose
 
 
 @in_torch(replaced)
@@ -105,7 +105,7 @@ def engines() -> None:
     assert quantized.engine in quantized.supported_engines and "none" not in quantized.supported_engines
     for engine in ("none", "", 3):
         with pytest.raises(RuntimeError, match="engine"):
-            quantized.engine = engine  # type: ignore[assignment]
+            quantized.engine = engine  # type: ignore[assignment]  # wrong on purpose
 
 
 @difference(
@@ -140,7 +140,7 @@ def _(torch: Any) -> None:
 )  # fmt: skip
 def kernels() -> None:
     for wrong in ([], ["math"]):
-        with pytest.raises(RuntimeError), sdpa_kernel(wrong):  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError), sdpa_kernel(wrong):  # type: ignore[arg-type]  # wrong on purpose
             pass
     with sdpa_kernel((SDPBackend.MATH,)):
         assert cuda.math_sdp_enabled() and not cuda.flash_sdp_enabled()

@@ -47,7 +47,7 @@ def tensors() -> None:
     for name in ("tensor", "Tensor", "device", "float32", "no_grad", "compile"):
         assert not hasattr(backline, name), name
     with pytest.raises(AttributeError):
-        _ = backline.tensor  # type: ignore[attr-defined]
+        _ = backline.tensor  # type: ignore[attr-defined]  # not there, on purpose
 
 
 @difference(

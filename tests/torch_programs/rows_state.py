@@ -274,7 +274,7 @@ def einsum() -> None:
     with pytest.raises(ValueError, match="auto"):
         opt_einsum.strategy = "nonsense"
     with pytest.raises(TypeError, match="bool"):
-        opt_einsum.enabled = "x"  # type: ignore[assignment]
+        opt_einsum.enabled = "x"  # type: ignore[assignment]  # wrong on purpose
 
 
 @in_torch(einsum)

@@ -25,7 +25,7 @@ def run(snippet: Snippet, library: str) -> dict[str, str | None]:
     try:
         exec(compile(code, f"<{snippet.title}>", "exec"), names)
     except BaseException as error:
-        line = traceback.extract_tb(error.__traceback__)[1].line if error.__traceback__.tb_next else ""  # type: ignore[union-attr]
+        line = traceback.extract_tb(error.__traceback__)[1].line if error.__traceback__.tb_next else ""  # type: ignore[union-attr]  # there is one: it was raised
         return {"error": f"{type(error).__name__}: {error}", "line": line, "result": None}
     return {"error": None, "result": repr(names.get("result"))}
 

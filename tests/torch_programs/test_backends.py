@@ -219,13 +219,13 @@ def test_the_scope_lifts_the_freeze_for_its_own_thread() -> None:
 
 def test_the_flag_may_be_assigned() -> None:
     torch.backends.disable_global_flags()
-    torch.backends.__allow_nonbracketed_mutation_flag = True  # type: ignore[attr-defined]
+    torch.backends.__allow_nonbracketed_mutation_flag = True  # type: ignore[attr-defined]  # PyTorch's own name for the flag
     assert not torch.backends.flags_frozen()
     torch.backends.cudnn.enabled = False
-    torch.backends.__allow_nonbracketed_mutation_flag = np.False_  # type: ignore[attr-defined]
+    torch.backends.__allow_nonbracketed_mutation_flag = np.False_  # type: ignore[attr-defined]  # PyTorch's own name for the flag
     assert torch.backends.flags_frozen()
     with pytest.raises(BadType, match="mutation_flag takes a bool, not int: 1"):
-        torch.backends.__allow_nonbracketed_mutation_flag = 1  # type: ignore[attr-defined]
+        torch.backends.__allow_nonbracketed_mutation_flag = 1  # type: ignore[attr-defined]  # PyTorch's own name for the flag
 
 
 NODES = {
@@ -278,7 +278,7 @@ def test_a_node_that_does_not_exist(pair: tuple[Any, str]) -> None:
 
 def test_the_generic_module() -> None:
     inner = ModuleType("inner")
-    inner.helper = lambda: "helped"  # type: ignore[attr-defined]
+    inner.helper = lambda: "helped"  # type: ignore[attr-defined]  # what the test adds
     module: Any = backends.GenericModule(inner, "outer")
     assert isinstance(module, backends.PropModule) and (module.__name__, module.m, module.helper()) == ("outer", inner, "helped")
     module.fp32_precision = "tf32"
@@ -480,4 +480,4 @@ def test_attention_on_no_fused_kernel_warns_when_asked_to(recwarn: pytest.Warnin
     with pytest.raises(UnknownName, match="WARN_FOR_UNFUSED_KERNELS"):
         attention.WARN_FOR_UNFUSED_KERNEL = False
     with pytest.raises(BadType, match="WARN_FOR_UNFUSED_KERNELS"):
-        attention.WARN_FOR_UNFUSED_KERNELS = 1  # type: ignore[assignment]
+        attention.WARN_FOR_UNFUSED_KERNELS = 1  # type: ignore[assignment]  # wrong on purpose

@@ -61,7 +61,7 @@ PATCHES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("form", PATCHES)
 def test_mock_of_a_function(form: str) -> None:
-    with PATCHES[form]():  # type: ignore[attr-defined]
+    with PATCHES[form]():  # type: ignore[attr-defined]  # each is a function
         assert torch.backends.mps.is_available() is True
         with mock.patch("backline.backends.mps.is_available", return_value="inner"):
             assert torch.backends.mps.is_available() == "inner"
@@ -106,7 +106,7 @@ def test_a_function_is_replaced_by_assignment_until_it_is_assigned_again() -> No
     with mock.patch("backline.backends.mps.is_available", return_value="mock"):
         assert torch.backends.mps.is_available() == "mock"
     assert torch.backends.mps.is_available() is True
-    torch.backends.mps.is_available = lambda: "second"  # type: ignore[assignment,return-value]
+    torch.backends.mps.is_available = lambda: "second"  # type: ignore[assignment,return-value]  # a double
     assert torch.backends.mps.is_available() == "second"
     torch.backends.mps.is_available = original
     assert torch.backends.mps.is_available is original

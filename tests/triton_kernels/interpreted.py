@@ -34,7 +34,7 @@ ALLOWED = {"float32": 2e-6, "float16": 3e-3}
 
 
 def run(problem: AttentionProblem, made: Recipe, tile: Tile, arrays: dict[str, Array]) -> dict[str, Array]:
-    """What a recipe computes: its arrays by role."""
+    """Returns what a recipe computes: its arrays by role."""
     at = dict(arrays)
     for each in made.made:
         at[each.role] = np.full(each.shape, np.nan, each.dtype)

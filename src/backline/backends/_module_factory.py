@@ -250,7 +250,7 @@ Frozen
     kind = Parameter.POSITIONAL_OR_KEYWORD
     # What `inspect.signature` looks at first, and the stubs of functions do not have.
     flags.__signature__ = Signature([Parameter(n, kind, default=None) for n in names])  # type: ignore[attr-defined]
-    set_flags.__signature__ = Signature([Parameter(n, kind, default=None) for n in underscored])  # type: ignore[attr-defined]
+    set_flags.__signature__ = Signature([Parameter(n, kind, default=None) for n in underscored])  # type: ignore[attr-defined]  # likewise
     return flags, set_flags
 
 

@@ -19,7 +19,7 @@ from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
 from ..libraries import capability, errata, fixed_order
 from ..libraries.array_kinds import measured_by
-from ..libraries.base import Algorithm, Library, Refusal, planner_for
+from ..libraries.base import Algorithm, Library, Refusal, RefusedForNow, planner_for
 from ..native import thread_team
 from ..problems import Problem
 from ..switches.scope_state import process, states
@@ -377,7 +377,7 @@ def plan_for(problem: Problem) -> Any:
         try:
             plan = prepared(problem, algorithm, snapshot)
         except RuntimeError as error:
-            if algorithm.key in failed or isinstance(error, DeviceLost):
+            if algorithm.key in failed or isinstance(error, DeviceLost | RefusedForNow):
                 raise
             refusals.failed(choice, error, snapshot)
             failed[algorithm.key] = str(error)

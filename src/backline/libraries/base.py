@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import _core
-from ..errors import LibraryFailed, NoKernel
+from ..errors import BadValue, LibraryFailed, NoKernel
 from ..native import loading
 from ..problems import Problem
 from ..records import Record
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BORROWED", "COMPILED_AFTER", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner",
-    "PythonPlan", "Refusal", "failure", "planner_for",
+    "PythonPlan", "Refusal", "RefusedForNow", "failure", "planner_for",
 ]  # fmt: skip
 
 LEVELS = ("off", "run", "threads")
@@ -106,6 +106,10 @@ class Refusal:
     reason: str
     switch: str = ""
     lacks: bool = False
+
+
+class RefusedForNow(BadValue):
+    """A call that no library can take at this moment: no other one is tried, and none goes on record for it."""
 
 
 def failure(plan: Any, message: str, *, cause: str = "", error: type[LibraryFailed] = LibraryFailed) -> LibraryFailed:

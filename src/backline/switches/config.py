@@ -13,7 +13,7 @@ count; a file that cannot be read as TOML is left out as a whole.
 
 A file writes ``fallback = "warn"`` for a switch of the root and ``[mkl]`` ``enabled = false`` (or
 ``mkl.enabled = false``) for one of a library.
-"""  # noqa: E501
+"""  # noqa: E501  # a table
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ TALL = [[1.0, 2.0], [3.0, 4.0], [5.0, 7.0], [1.0, 0.0]]
 
 def cases() -> dict[str, Any]:
     """Name -> (function, arguments, keywords, whether to compare absolute values); ("zeros", shape) stands for an array."""
-    z = lambda *shape: ("zeros", shape)  # noqa: E731
+    z = lambda *shape: ("zeros", shape)  # noqa: E731  # a short name in a table of cases
     inf = float("inf")
     found: dict[str, Any] = {}
 

@@ -16,7 +16,7 @@ DTYPES = ("float32",) * 6 + ("bfloat16",) * 3 + ("float16",) * 2 + ("float64",) 
 
 
 def taps(x: int, y: int, stride: int, padding: int, dilation: int, tap: int) -> tuple[slice, slice] | None:
-    """Where elements of the image and of the result meet in this tap of the kernel, along one axis."""
+    """Returns where elements of the image and of the result meet in this tap of the kernel, along one axis."""
     offset = tap * dilation - padding  # image = result * stride + offset
     first = max(0, -(offset // stride))
     last = min(y - 1, (x - 1 - offset) // stride)
@@ -46,7 +46,7 @@ def correlate(x: Array, w: Array, points: tuple[int, ...], stride: Any, padding:
         meets = [taps(image[i], result[i], stride[i], padding[i][0], dilation[i], tap[i]) for i in range(rank)]
         if any(m is None for m in meets):
             continue
-        at_image, at_result = tuple(m[0] for m in meets), tuple(m[1] for m in meets)  # type: ignore[index]
+        at_image, at_result = tuple(m[0] for m in meets), tuple(m[1] for m in meets)  # type: ignore[index]  # some meet, or it was skipped
         for g in range(groups):
             c, o = slice(g * channels, (g + 1) * channels), slice(g * part, (g + 1) * part)
             if what == "result":

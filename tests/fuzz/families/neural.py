@@ -26,7 +26,7 @@ def _erfc(x: Array) -> Array:
 
 
 def _limits(x: Array, y: Array, low: Any) -> Array:
-    """What formulas that multiply zero and infinity say at the ends."""
+    """Returns what formulas that multiply zero and infinity say at the ends."""
     return np.where(x == np.inf, x, np.where(x == -np.inf, low, y))
 
 
@@ -213,14 +213,14 @@ class Normal:
 def _parameter(draw: Draw, shape: tuple[int, ...], dtype: str) -> Array | None:
     if draw.chance(0.3):
         return None
-    beside = "float32" if dtype in ("float16", "bfloat16") and draw.single else dtype  # type: ignore[attr-defined]
+    beside = "float32" if dtype in ("float16", "bfloat16") and draw.single else dtype  # type: ignore[attr-defined]  # drawn once for a case
     return draw.array(shape, beside, "normal")
 
 
 def _norm_case(draw: Draw, op: str) -> tuple[Array, str, tuple[int, ...], tuple[int, ...], float]:
     if draw.values in ("special", "huge", "tiny"):
         draw.values = "normal"
-    draw.single = draw.chance(0.5)  # type: ignore[attr-defined]
+    draw.single = draw.chance(0.5)  # type: ignore[attr-defined]  # drawn once for a case
     dtype = draw.choice(DTYPES)
     eps = draw.choice((1e-5, 1e-5, 1e-3, 1.0))
     if "layer" in op or "rms" in op:
@@ -283,7 +283,7 @@ def batch_norm(draw: Draw, op: str) -> Call:
     along = (1, -1) + (1,) * (x.ndim - 2)
     f = FORMATS[dtype]
     training = draw.chance(0.5) and x.size > x.shape[1]
-    held = "float32" if dtype in ("float16", "bfloat16") and draw.single else dtype  # type: ignore[attr-defined]
+    held = "float32" if dtype in ("float16", "bfloat16") and draw.single else dtype  # type: ignore[attr-defined]  # drawn once for a case
     mean, variance = draw.array(shape, held, "normal"), np.abs(draw.array(shape, held, "normal"))
     if not training:
         with np.errstate(all="ignore"):

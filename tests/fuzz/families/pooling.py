@@ -83,7 +83,7 @@ class Windows:
         return np.array(flat), np.array(inside)
 
     def divisors(self, inside: Array) -> Array:
-        """What the sum of each window is divided by."""
+        """Returns what the sum of each window is divided by."""
         if self.divisor is not None:
             return np.full(math.prod(self.points), float(self.divisor))
         if not self.include:

@@ -31,7 +31,7 @@ def two(draw: Draw, op: str) -> Call:
         rule: Any = np.inner
     else:
         a, b = draw.array((*first, k), dtype), draw.array((*first[:1], k) if len(first) == 1 else (k,), dtype)
-        rule = lambda x, y: np.sum(x.conj() * y, axis=-1)  # noqa: E731
+        rule = lambda x, y: np.sum(x.conj() * y, axis=-1)  # noqa: E731  # a formula
     with np.errstate(all="ignore"):
         reference, size = np.asarray(rule(wide(a), wide(b))), np.asarray(rule(np.abs(wide(a)), np.abs(wide(b))))
     return finished(draw, op, (a, b), {}, reference, size, k, a.dtype, out=reference.ndim > 0)

@@ -25,7 +25,7 @@ import numpy as np
 from ... import _core, libraries
 from ...errors import DeviceLost
 from ...libraries import array_kinds
-from ...libraries.base import NULL_PLANNER, Algorithm, Planner, planner_for
+from ...libraries.base import NULL_PLANNER, Algorithm, Planner, RefusedForNow, planner_for
 from ...native import machine
 from ...problems import Problem
 from .. import accuracy
@@ -238,6 +238,8 @@ class _Run:
             except MemoryError as error:
                 short = error  # no fault of the candidate, and there may be memory another time: nothing is noted
                 continue
+            except RefusedForNow:
+                raise
             except (RuntimeError, ValueError, ArithmeticError, OSError) as error:
                 self.refuse_lost(error, a)
                 self.rejected[a.key] = f"it failed: {_line(error)}"

@@ -101,7 +101,7 @@ def _linalg_algorithms(problem: LinalgProblem, threads: int) -> Listed:
 
 
 class _Context(NamedTuple):
-    """What handlers are given: the library, and the engine, which plans products."""
+    """The context that handlers are given: the library, and the engine, which plans products."""
 
     library: Library
     planner: Planner

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....errors import BadValue, refuse_overlap
+from ....errors import refuse_overlap
 from ....problems import Operand, Problem
+from ...base import RefusedForNow
 from . import alignment, bindings, faults
 from .device_facts import index_of
 
@@ -24,8 +25,7 @@ class DevicePlan:
     own exceptions: they become `LibraryFailed`, as CUDA's RuntimeErrors do, and the Plan is not used again then.
     Arrays that begin at no multiple of their element's size are copied before, and after where they are written to.
 
-    A stream that records a CUDA graph is refused by `BadValue`: workspaces go back to CuPy's pool after a call, and a graph that
-    is launched later would write to memory that others have by then.
+    A stream that records a CUDA graph is refused, by a `BadValue`: `capture_refused` says why.
     """
 
     __slots__ = ("choice", "current", "device", "errors", "failed", "function", "scalars", "stream", "what")
@@ -42,13 +42,9 @@ class DevicePlan:
         self.failed = False
 
     def __call__(self, *arrays: Any, **scalars: Any) -> Any:
-        stream = self.stream()
+        stream = self.stream(self.device)
         if stream.ptr > LEGACY and stream.is_capturing():
-            raise BadValue(
-                f"{self.what} cannot be recorded in a CUDA graph.",
-                cause="its workspace returns to CuPy's memory pool after the call, and the graph would write to it later",
-                remedy="call it before or after the capture; CuPy's own functions can be captured",
-            )
+            raise capture_refused(self.what)
         try:
             if self.current() == self.device:
                 return alignment.called(self.function, arrays, scalars)
@@ -62,11 +58,32 @@ class DevicePlan:
         return alignment.called(self.function, arrays, scalars)
 
 
+def capture_refused(what: str) -> RefusedForNow:
+    """Returns the error of a call on a stream that records a CUDA graph.
+
+    A graph runs later, as often as its owner likes, with the addresses that were recorded. Workspaces and intermediate results go
+    back to CuPy's pool after a call, a handle's workspace is used by later calls as well, and pointer tables and seeds are copied
+    from host memory that is gone by then: the graph would read and write what others have.
+    """
+    return RefusedForNow(
+        f"{what} cannot be recorded in a CUDA graph.",
+        cause="its workspace returns to CuPy's memory pool after the call, and the graph would write to it later",
+        remedy="call it before or after the capture; CuPy's own functions can be captured",
+    )
+
+
 def prepared(
     problem: Problem, make: Callable[[], Callable[..., Any]], what: str, errors: tuple[type[Exception], ...] = ()
 ) -> DevicePlan:
-    """Returns the Plan of the function that `make` returns while the Problem's device is the current one."""
+    """Returns the Plan of the function that `make` returns while the Problem's device is the current one.
+
+    `make` may load kernels, upload constants and wait for them, which ends the recording of a graph: a stream that records one is
+    refused before.
+    """
     device = index_of(problem)
+    stream = bindings.cupy().cuda.get_current_stream(device)
+    if stream.ptr > LEGACY and stream.is_capturing():
+        raise capture_refused(what)
     with bindings.cupy().cuda.Device(device):
         function = make()
     return DevicePlan(function, device, what, errors, problem.scalars)

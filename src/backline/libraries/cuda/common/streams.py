@@ -55,13 +55,14 @@ class Handles:
 
         Both stay with the handle, which is told anew only if one of them is another than the last time. Work of one stream is
         done in order, so the next call may write to the workspace of the one before. It goes back to CuPy's pool, for later work
-        of its stream, when the handle is given another one, or its thread ends. `own`: whether each stream has a handle of its
-        own.
+        of its stream, when the handle is given another one, or its thread ends. The stream is kept as well, so that no other
+        one gets its address: packages wrap a stream of theirs anew for each call, and it counts as one. `own`: whether each
+        stream has a handle of its own.
         """
         cuda = bindings.cupy().cuda
         stream = cuda.get_current_stream()
         found = self._find(module, device, int(stream.ptr) if own else None)
-        if not _same(cuda, found.stream, stream) or found.nbytes != workspace:
+        if found.stream is None or found.stream.ptr != stream.ptr or found.nbytes != workspace:
             found.forget()  # so that nothing is taken for granted if this fails
             found.memory = memory = alignment.workspace(workspace)
             module.set_stream(found.number, stream.ptr)  # which takes the workspace away, so it comes first
@@ -88,18 +89,6 @@ class Handles:
         elif stream is not None:
             mine.handles.move_to_end((key, stream))
         return found
-
-
-def _same(cuda: Any, known: Any, stream: Any) -> bool:
-    """True for the stream that a handle was set to.
-
-    The stream itself is kept, not its address, which another one may have after it. Streams of other packages are wrapped anew
-    for each call: of those the address counts, and whoever made the stream keeps it.
-    """
-    if known is stream:
-        return True
-    wrapped = cuda.ExternalStream
-    return isinstance(known, wrapped) and isinstance(stream, wrapped) and known.ptr == stream.ptr
 
 
 class _Handle:
