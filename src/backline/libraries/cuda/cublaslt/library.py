@@ -131,7 +131,7 @@ def listed(problem: Problem, having: tuple[int, int], further: int = 0) -> Itera
 
 
 def _gelu(problem: Problem) -> bool:
-    return problem.parameter("activation") == "gelu_tanh"
+    return bool(problem.parameter("activation") == "gelu_tanh")
 
 
 def _cannot(problem: Any) -> str:

@@ -167,7 +167,7 @@ class CuPy(BindingLibrary):
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
         MultiHeadProblem: Handler(
             lambda context, p, threads: composed_algorithms("cupy", "linear and scaled_dot_product_attention"),
-            _prepared(composed_function),
+            _prepared(lambda p, algorithm: composed_function(p)),
         ),
         RnnProblem: Handler(_rnn_algorithms, _prepare_rnn),
     }
