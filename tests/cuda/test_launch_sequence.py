@@ -18,7 +18,16 @@ from backline.libraries.attention_constraints import Facts
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cuda.attention import kernel_compiler
 from backline.libraries.cuda.attention import library as attention
-from backline.libraries.cuda.attention.launch_sequence import KERNELS, Recipe, Tile, limits, parameters, recipe, shared_limit, signed
+from backline.libraries.cuda.attention.launch_sequence import (
+    KERNELS,
+    Recipe,
+    Tile,
+    limits,
+    parameters,
+    recipe,
+    shared_limit,
+    signed,
+)
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from backline.problems import operand
 from backline.problems.attention_problem import AttentionProblem, attention_problem
