@@ -14,8 +14,9 @@ import numpy as np
 
 import backline
 from backline import libraries
-from backline.engine.choose import eligible
+from backline.engine.choose import eligible, planner
 from backline.errors import BacklineError, LinAlgError, NoKernel, NotDeterministic
+from backline.libraries.base import planner_for
 from backline.problems.op_registry import operations
 
 from . import families  # noqa: F401  (registers the generators)
@@ -149,7 +150,8 @@ class Case:
         def run() -> Any:
             nonlocal plan
             if plan is None:
-                plan = libraries.get(algorithm.library).prepare(problem, algorithm)
+                library = libraries.get(algorithm.library)
+                plan = library.prepare(problem, algorithm, *planner_for(library, planner))
             return plan(*arrays)
 
         return run

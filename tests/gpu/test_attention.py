@@ -239,7 +239,10 @@ def test_how_exact_cudnn_is_in_float32(row: Any, xp: Any, rehearsed: bool, devic
 
 @pytest.mark.gpu(row="SDPA-9")
 def test_the_order_of_kernels(row: Any, xp: Any, rehearsed: bool, kernels: Any) -> None:
-    row.expect("FLASH by default; CUDNN after set_priority; FLASH again afterwards; the next where one is switched off")
+    row.expect(
+        "by default FLASH, or CUDNN where it leads for the device and the heads; CUDNN after set_priority; the default again afterwards; "
+        "the next where one is switched off"
+    )
     case = sized(Case(grad=True), rehearsed)
     given, wanted = case.arrays(xp), case.wanted[0]
 
@@ -258,7 +261,8 @@ def test_the_order_of_kernels(row: Any, xp: Any, rehearsed: bool, kernels: Any) 
         attend(**given)
     row.observe(" > ".join(algorithm for _, algorithm in seen))
     flash, math = ("triton", "flash"), ("cupy", "math")
-    assert seen == [flash, ("cudnn", "sdpa"), flash, ("triton", "efficient"), math, ("cudnn", "sdpa")]
+    cudnn, rest = ("cudnn", "sdpa"), [("triton", "efficient"), math, ("cudnn", "sdpa")]
+    assert seen in ([flash, cudnn, flash, *rest], [cudnn] * 6)
     with pytest.raises(NoKernel), switches.scope(dict.fromkeys(attention_constraints.SWITCHES.values(), False)):
         attend(**given)
 

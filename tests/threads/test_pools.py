@@ -116,7 +116,7 @@ def test_lu_of_openblas_takes_turns_of_two_pools_only_where_that_pays(op: str) -
         return {x.threads for x in algorithms("openblas", problem_of(op, *args), 2)}
 
     beside = traits.lu_pool not in ("", traits.pool)
-    assert threads(300) == threads(1000) == ({1} if beside else {1, 2})
+    assert threads(100) == ({1} if beside else {1, 2}), "too small for blocks of our own, which run on one pool"
     assert threads(3000) == {1, 2}
 
 

@@ -364,7 +364,7 @@ def plan_for(problem: Problem) -> Any:
         refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (spawn has more)")
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
-    early = _at_first_sight(problem, snapshot) if first_sights.concern(problem) else None
+    early = _at_first_sight(problem, snapshot) if {problem.family, problem.op} & first_sights.CONCERNED else None
     if early is not None:
         return early
     failed: dict[str, str] = {}

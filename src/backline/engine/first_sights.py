@@ -17,10 +17,9 @@ from . import problem_class
 from .leader import Leader, leader, threads_of
 from .tuning import record_store
 
-__all__ = ["CHANGING", "FAMILIES", "at_first_sight", "concern", "counts_itself", "passing"]
+__all__ = ["CHANGING", "CONCERNED", "at_first_sight", "counts_itself", "passing"]
 
-FAMILIES = ("conv",)  # on CPUs
-POOLING = ("max_pool", "avg_pool")
+CONCERNED = {"conv", "max_pool", "avg_pool"}  # families and operations
 CHANGING = 8  # shapes of a class from which on they are taken to keep changing: as many as templates wait for
 MOST = 4096  # shapes that are known, of all classes: about as many as the Memo has plans for
 
@@ -31,14 +30,9 @@ _known: OrderedDict[Problem, int] = OrderedDict()  # calls that came by here
 _shapes: dict[problem_class.ProblemClass, int] = {}
 
 
-def concern(problem: Problem) -> bool:
-    """Tells whether there is anything here to ask about a Problem."""
-    return problem.device == "cpu" and (problem.family in FAMILIES or problem.op in POOLING)
-
-
 def at_first_sight(problem: Problem, snapshot: Any, planner: Planner) -> Leader | None:
     """The best Algorithm whose Plan is made soon, for a shape that may never come again; None where it is the best of all."""
-    if problem.packed:
+    if problem.packed or problem.device != "cpu":
         return None
     calls = _count(problem, problem_class.of(problem, snapshot))
     if calls >= DONE:

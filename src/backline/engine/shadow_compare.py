@@ -67,8 +67,12 @@ def tolerance_of(problem: Problem, precision: str, result: Any) -> float:
         return accuracy.bound(problem, precision)
     if all(part is None or part.dtype.kind in "biu" for part in parts):
         return QUANTIZED if problem.family == "quantized" else 0.0
-    eps = max(float(np.finfo(part.dtype).eps) for part in parts if part is not None and part.dtype.kind in "fc")
+    eps = max(_eps(part.dtype) for part in parts if part is not None and part.dtype.kind not in "biu")
     return 64 * eps * math.sqrt(problem.summands)
+
+
+def _eps(dtype: Any) -> float:
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
 
 def distance(result: Any, other: Any) -> float:

@@ -80,7 +80,7 @@ def ahead_in_blocks(first: int, last: int, panel: int) -> list[tuple[int, int]]:
     Examples
     --------
     >>> ahead_in_blocks(32, 160, 32), ahead_in_blocks(128, 160, 32)
-    ([(32, 32), (32, 0), (64, 32), (96, 32), (128, 32)], [(128, 32)])
+    ([(32, 32), (32, 0), (32, 0), (64, 32), (96, 32), (128, 32)], [(128, 32)])
     """
     blocks = blocks_of(first + panel, last)
     if not panel or not blocks:
