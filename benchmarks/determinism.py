@@ -122,6 +122,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[])
     arguments = parser.parse_args()
+    unknown = set(arguments.only) - set(cases())
+    if unknown:
+        parser.error(f"no case is named {', '.join(sorted(unknown))}: {', '.join(cases())}")
     if arguments.check:
         return check(arguments.only, arguments.runs, tuple(range(1, (arguments.threads or 8) + 1)), arguments.scale)
     if arguments.markdown:
