@@ -14,7 +14,7 @@ from backline import switches
 from backline.engine.tuning import record_store
 from backline.engine.tuning.record import parse
 from backline.errors import BadValue, LibraryFailed, NoKernel
-from backline.libraries import errata, errata_table
+from backline.libraries import errata, errata_table, presence
 from backline.libraries.cuda.cudnn import graph_cache, graphs
 from backline.libraries.erratum import Erratum
 from backline.native.bounded_cache import BoundedCache
@@ -34,9 +34,11 @@ TF32_OFF = {"cudnn.conv.fp32_precision": "ieee"}
 
 
 @pytest.fixture
-def machine() -> Iterator[Machine]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     made = Machine()
     graph_cache._failed.clear()
+    # A cuDNN that is installed would tell its own version in the place of the stand-in's.
+    monkeypatch.setattr(presence.presence("cudnn"), "_found", presence.Found("a stand-in takes its place", (), None))
     with inserted(cupy=made.cupy, cudnn=made.cudnn):
         yield made
     record_store.reload()
