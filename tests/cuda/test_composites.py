@@ -112,6 +112,12 @@ def test_layers_neither_wait_for_the_device_nor_upload_anything(made: GpuMachine
         function(*args)
 
 
+def test_two_kernels_of_one_name_are_two(made: GpuMachine) -> None:
+    one, other = (elementwise_kernels.Kernel("T x", "T y", f"y = x + {n};") for n in (1, 2))
+    assert elementwise_kernels.made("same", one) is elementwise_kernels.made("same", one)
+    assert elementwise_kernels.made("same", one) is not elementwise_kernels.made("same", other)
+
+
 def test_kernels_are_made_once(made: GpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = there(numbers((2, 4, 6, 5), "float32")), there(numbers((4, 1, 3, 3), "float32", 1))
     with switches.scope({"cudnn.enabled": False}):

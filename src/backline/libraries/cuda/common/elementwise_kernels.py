@@ -31,11 +31,8 @@ _WIDE = "typedef Wide<T>::type S; "
 _ROOT_HALF, _ROOT_2_PI = f"S({math.sqrt(0.5)!r})", f"S({math.sqrt(2 * math.pi)!r})"
 _TWICE, _CUBIC = f"S({2 * math.sqrt(2 / math.pi)!r})", "S(0.044715)"  # of Hendrycks and Gimpel, arXiv:1606.08415
 
-
 LANES = 1 << 17  # threads of dropout: as many as large devices run at a time
 MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645  # of PCG64
-
-_kept: dict[tuple[Any, str], Callable[..., Any]] = {}  # by the CuPy that has it compiled, and name
 
 
 class Kernel(NamedTuple):
@@ -45,6 +42,8 @@ class Kernel(NamedTuple):
     outputs: str
     body: str
 
+
+_kept: dict[tuple[Any, str, Kernel], Callable[..., Any]] = {}  # by the CuPy that has it compiled; names may be alike
 
 # Of a value v. A NaN stays one; erfc of the negative, for 1 + erf would cancel where v is negative.
 ACTIVATIONS = {
@@ -93,9 +92,9 @@ KERNELS: dict[str, Kernel] = {
 def made(name: str, of: Kernel, preamble: str = PREAMBLE) -> Callable[..., Any]:
     """A kernel of this name, made once."""
     cupy = bindings.cupy()
-    found = _kept.get((cupy, name))
+    found = _kept.get((cupy, name, of))
     if found is None:
-        found = _kept[cupy, name] = cupy.ElementwiseKernel(of.inputs, of.outputs, of.body, f"backline_{name}", preamble=preamble)
+        found = _kept[cupy, name, of] = cupy.ElementwiseKernel(of.inputs, of.outputs, of.body, f"backline_{name}", preamble=preamble)
     return found
 
 

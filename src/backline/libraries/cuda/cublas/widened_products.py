@@ -90,9 +90,9 @@ class WidenedProduct:
             return result
         scales = of["scale_a"].reshape(-1, 1), of["scale_b"].reshape(1, -1)
         if "bias" in of:
-            made("scaled_bias", SCALED_BIAS)(sums, *scales, of["bias"], result)
+            made("widened_bias", SCALED_BIAS)(sums, *scales, of["bias"], result)
         else:
-            made("scaled", SCALED)(sums, *scales, result)
+            made("widened", SCALED)(sums, *scales, result)
         return result
 
     def _sums_of_int(self, a: Any, b: Any, cupy: Any) -> Any:
