@@ -94,7 +94,8 @@ def made(name: str, of: Kernel, preamble: str = PREAMBLE) -> Callable[..., Any]:
     cupy = bindings.cupy()
     found = _kept.get((cupy, name, of))
     if found is None:
-        found = _kept[cupy, name, of] = cupy.ElementwiseKernel(of.inputs, of.outputs, of.body, f"backline_{name}", preamble=preamble)
+        found = cupy.ElementwiseKernel(of.inputs, of.outputs, of.body, f"backline_{name}", preamble=preamble)
+        _kept[cupy, name, of] = found
     return found
 
 
