@@ -74,7 +74,10 @@ def laid(x: Any, layout: str) -> Any:
 
 
 @pytest.mark.parametrize("layouts", ["C C", "C F", "F C", "F F", "rows apart,rows apart", "steps,steps"])
-@pytest.mark.parametrize("m,k,n", [(300, 1, 300), (301, 40, 507), (300, 60, 700), (90, 100, 80), (520, 100, 611), (257, 300, 640)])
+@pytest.mark.parametrize(
+    "m,k,n",
+    [(300, 1, 300), (301, 40, 507), (300, 60, 700), (90, 100, 80), (520, 100, 611), (257, 300, 640), (650, 1001, 1100), (641, 1024, 1030)],
+)
 def test_products_whose_inner_size_is_padded(m: int, k: int, n: int, layouts: str) -> None:
     """Tiles want other inner sizes. The sums are those of float32, whatever lies beside the operands and was in workspace."""
     rng = np.random.default_rng(k)
@@ -104,3 +107,13 @@ def test_padding_an_inner_size_keeps_what_is_not_finite() -> None:
     wanted = wide(a) @ wide(b)
     np.testing.assert_array_equal(got, wanted)
     assert np.isinf(wanted[3]).sum() == 499 and np.isnan(wanted[:, 7]).all()
+
+
+def test_a_large_matrix_by_rows_is_laid_in_blocks() -> None:
+    """Only there: by columns, in few rows of A and where level-2 caches hold it, oneDNN's own copies are as fast."""
+    tiles = need("onednn").traits.engine.amx
+    a, few, b = np.ones((640, 1024), BF16), np.ones((639, 1024), BF16), np.ones((1024, 1024), BF16)
+    with backline.use("onednn", only=True):
+        for left, right, large in (a, b, True), (few, b, False), (a, np.asfortranarray(b), False), (a, b[:, :1023], False):
+            backline.matmul(left, right)
+            assert ("B laid in blocks" in str(backline.explain())) is (large and tiles), (left.shape, right.shape)
