@@ -13,8 +13,8 @@ import numpy as np
 
 __all__ = [
     "ALLOCATED_BY_NOBODY", "CPU", "DATA_TYPES", "FPMATH_STRICT", "IN_ORDER", "MAX_NDIMS", "STATUS", "TAG_ANY", "UNIMPLEMENTED",
-    "USER_SCRATCHPAD", "Alg", "Arg", "Direction", "ExecArg", "Isa", "Norm", "Prop", "Query", "Runtime", "Version", "data_type",
-    "dims", "exec_args", "post_op_arg", "status_text", "zero_points",
+    "USER_SCRATCHPAD", "Alg", "Arg", "Direction", "ExecArg", "Isa", "LayoutQuery", "Norm", "Prop", "Query", "Runtime", "Version",
+    "data_type", "dims", "exec_args", "post_op_arg", "status_text", "zero_points",
 ]  # fmt: skip
 
 CPU = 1
@@ -93,6 +93,17 @@ class Query(IntEnum):
     DIFF_DST = 134
     WORKSPACE = 135
     SCRATCHPAD = 136
+
+
+class LayoutQuery(IntEnum):
+    """Queries of a memory descriptor."""
+
+    STRIDES = 14
+    NDIM = 256
+    PADDED_SIZES = 260
+    INNER_COUNT = 263
+    INNER_SIZES = 264
+    INNER_AXES = 265
 
 
 class Arg(IntEnum):

@@ -24,7 +24,7 @@ from ..base import Algorithm, Refusal
 from ..kernels.pointwise_loops import relu_of_halves
 from . import abi
 from .plan_writer import Place, Writer, dense_strides, fits
-from .primitives import Engine, why
+from .primitives import Desc, Engine, why
 
 __all__ = [
     "BF16", "F32", "PACKED", "SMALL_FLOPS", "THREAD_FLOPS", "is_reference", "prepare_product", "product_algorithms", "without",
@@ -167,6 +167,7 @@ class _Product:
         by_rows = b.strides[-1] == 1 and b.shape[-1] > 1
         large = p.m >= BLOCKED_ROWS and p.k * p.n * p.dtype.itemsize >= BLOCKED_BYTES
         self.blocked = tiles and by_rows and large
+        self.laid: Desc | None = None  # how B is laid in blocks, where that is not as the kernel is told
         self._describe(a, b)
         self.padded = 0
         if tiles:
@@ -203,7 +204,13 @@ class _Product:
             self._describe(*made)
             if "amx" in self.kernel.implementation:
                 self.padded = size
-                self._describe(self._copied(a, made[0], 1), self._copied(b, made[1], 0))
+                laid = plain[2].desc(abi.Query.WEIGHTS) if self.blocked else None
+                wanted = self.kernel.desc(abi.Query.WEIGHTS)
+                if laid and wanted and laid.layout == wanted.layout:  # its blocks end in zeros already
+                    self._describe(self._copied(a, made[0], 1), made[1])
+                    self.b, self.laid = self._place(b), laid
+                else:
+                    self._describe(self._copied(a, made[0], 1), self._copied(b, made[1], 0))
                 return
         self._describe(*plain[:2])
 
@@ -337,7 +344,7 @@ class _Product:
         if self.reduced or p.packed or self.blocked:
             wanted = self.kernel.desc(abi.Query.WEIGHTS)
             assert wanted is not None
-            weights = w.pack(lambda: self.b, wanted)
+            weights = w.pack(lambda: self.b, self.laid or wanted)._replace(desc=wanted)
         places: dict[int, Place] = {abi.Arg.SRC: source, abi.Arg.WEIGHTS: weights, abi.Arg.DST: self.dst}
         if self.bias:
             places[abi.Arg.BIAS] = self.bias

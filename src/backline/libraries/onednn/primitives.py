@@ -76,6 +76,25 @@ class Desc(Handle):
         function = self.engine.function("dnnl_memory_desc_get_size", ctypes.c_size_t)
         return int(function(ctypes.c_void_p(self.address)))
 
+    @property
+    def layout(self) -> tuple[tuple[int, ...], ...]:
+        """Strides of blocks, sizes with padding, and the inner blocks with the axes that they are of."""
+        of, inner, axes = abi.LayoutQuery, self._number(abi.LayoutQuery.INNER_COUNT), self._number(abi.LayoutQuery.NDIM)
+        found: list[tuple[int, ...]] = []
+        for what, count in ((of.STRIDES, axes), (of.PADDED_SIZES, axes), (of.INNER_SIZES, inner), (of.INNER_AXES, inner)):
+            numbers = ctypes.POINTER(ctypes.c_int64)()
+            self._query(what, numbers)
+            found.append(tuple(numbers[:count]))
+        return tuple(found)
+
+    def _number(self, what: abi.LayoutQuery) -> int:
+        result = ctypes.c_int()
+        self._query(what, result)
+        return result.value
+
+    def _query(self, what: abi.LayoutQuery, result: Any) -> None:
+        self.engine.call("dnnl_memory_desc_query", ctypes.c_void_p(self.address), ctypes.c_int(what), ctypes.byref(result))
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Desc):
             return NotImplemented
