@@ -34,7 +34,7 @@ struct NormalTail<double> {  // relative error 4e-17
 };
 
 // The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most, beyond which u times its power rounds
-// to 0 in S: a power of 2, by whose inverse `back` the result is multiplied, makes it vanish in float there.
+// to 0 in S: a power of 2, by whose inverse `back` the result is multiplied, makes it vanish there, as 2^-127 does.
 template <class S>
 struct NormalTailPower;
 template <>
@@ -62,12 +62,17 @@ struct Activated {
     using V = typename L::Vector;
     static constexpr bool rounded = sizeof(S) < sizeof(T);
 
-    // 2^x for x <= 128, or at least -127, below which it is 0; NaN stays NaN. The relative error is 3e-6.
+    // 2^x for x <= 128, below -127 it is 0; NaN stays NaN. The relative error is 3e-6.
     static BACKLINE_INLINE void power_of_two(V &x) {
-        using E = Exp<T>;
         V least;
-        L::fill(least, T(-E::bias));
-        choose(x, x < T(-E::bias), least, x);
+        L::fill(least, T(-Exp<T>::bias));
+        choose(x, x < least, least, x);
+        power_in_range(x);
+    }
+
+    // 2^x for -127.5 < x <= 128, which is 0 from -126.5 down.
+    static BACKLINE_INLINE void power_in_range(V &x) {
+        using E = Exp<T>;
         V n = (x + E::shifter) - E::shifter, f = x - n, power = n + (E::shifter + T(E::bias));
         x = f * T(kPowerTerms[0]) + T(kPowerTerms[1]);
         for (size_t i = 2; i < sizeof(kPowerTerms) / sizeof(float); ++i) x = x * f + T(kPowerTerms[i]);
@@ -183,7 +188,7 @@ struct Activated {
         choose(u, u < -N::most, most, u);
         s = u * N::terms[0] + N::terms[1];
         for (size_t i = 2; i < sizeof(N::terms) / sizeof(float); ++i) s = s * u + N::terms[i];
-        power_of_two(s);
+        power_in_range(s);
         s = s * N::back;
         choose(s, x < T(0), s, T(1) - s);
     }
