@@ -1,13 +1,14 @@
 """Learning while running, on a clock of its own: ``python benchmarks/online_simulated.py [--calls 50]``.
 
 Every entry of the ranking of one class of processors (``--true intel-amx-2c``) is a Problem whose algorithms take the times
-measured there, with noise, a slow first run each and now and then a call that another program interrupts. The ranking of another
-class (``--class amd-avx512-2c``) chooses at first; where it is the same class, the other entries of its ranking do. Backline's learner
-is told what the calls take, all Problems in turn. So nothing depends on what else this machine does. Shown are the times of the first
-and of the learned choice over the best algorithm's, by the time of a call; what kept those over 1.05 from the best; and what
-learning cost: in trials, and in all other work at what it takes on a quiet machine.
+measured there, with noise, a slow first run each and now and then a call that another program interrupts. The ranking of
+another class (``--class amd-avx512-2c``) chooses at first; where it is the same class, the other entries of its ranking do.
+Backline's learner is told what the calls take, all Problems in turn. So nothing depends on what else this machine does. Shown
+are the times of the first and of the learned choice over the best algorithm's, by the time of a call; what kept those over 1.05
+from the best; and what learning cost: in trials, and in all other work at what it takes on a quiet machine.
 
-``--noise 0.1`` has times vary more, and ``--few N`` takes every Nth entry: how much learning can do rests on the time of all calls.
+``--noise 0.1`` has times vary more, and ``--few N`` takes every Nth entry: how much learning can do rests on the time of all
+calls.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from side_by_side import geometric_mean
 CANDIDATES = 10  # as benchmark_limit has it
 COLD = 30e-6  # seconds that the first run of an algorithm takes more
 SLICE, OFTEN = 4e-3, 0.01  # seconds at most that another program takes of a call, and of how many calls
-CHOOSING, LISTING, PREPARING = 0.7e-3, 1.5e-3, 0.3e-3
+CHOOSING, LISTING, PREPARING = 0.5e-3, 0.2e-3, 0.15e-3
 PARTS = (("all", 0.0, 1e9), ("under 20 us", 0.0, 2e-5), ("20 us to 1 ms", 2e-5, 1e-3), ("1 ms and more", 1e-3, 1e9))
 costs, paces = Costs(), dict[str, Pace]()
 
@@ -156,7 +157,8 @@ def main() -> None:
         print(f"{'':<20}over 1.05: " + (", ".join(f"{count} {why}" for why, count in left.most_common()) or "none"))
     account = costs.account
     trials, work = 100 * costs.trials / account.spent, 100 * (account.cost - costs.trials) / account.spent
-    print(f"elapsed {sum(p.elapsed for p in problems):.1f} s; best {sum(p.best for p in problems) * calls:.1f}; first {sum(p.times[p.first] for p in problems) * calls:.1f}")
+    first, best = (calls * sum(map(each, problems)) for each in (lambda p: p.times[p.first], lambda p: p.best))
+    print(f"time of all calls {sum(p.elapsed for p in problems):.1f} s; by the first choices {first:.1f}, by the best {best:.1f}")
     print(f"cost of learning: trials {trials:.2f} %, other work {work:.2f} % of {account.spent:.1f} s")
 
 

@@ -55,9 +55,7 @@ class Program:
             taken = self.took(self.key)
             self.wasted += max(taken - best, 0.0) if self.key != self.learner.choice else 0.0
             since = self.period if hasattr(self, "period") else 1
-            self.learner.note(
-                self.key, since, taken, disturbed=self.disturbed(len(self.ran)), contended=self.contended(self.key)
-            )
+            self.learner.note(self.key, since, taken, disturbed=self.disturbed(len(self.ran)), contended=self.contended(self.key))
             if self.learner.lists():
                 self.learner.compare(self.expected)
             self.key, self.left = self.learner.next()
@@ -192,7 +190,7 @@ def test_a_choice_much_slower_than_predicted_is_demoted() -> None:
 def test_what_became_of_a_candidate_in_other_problems_is_expected_here() -> None:
     pace = Pace()
     for _ in range(3):
-        Program({"a": 1e-3, "b": 2e-3, "c": 0.8e-3}, {"a": 1.0, "b": 1.0, "c": 1.2}, pace=pace).run(60)
+        Program({"a": 1e-3, "b": 2e-3, "c": 0.8e-3}, {"a": 1.0, "b": 1.0, "c": 1.2}, pace=pace).run(1000)
     program = Program({"a": 5e-3, "b": 10e-3, "c": 4e-3}, {"a": 1.0, "b": 1.0, "c": 1.2}, pace=pace)
     while program.key == "a":
         program.run(1)

@@ -1,10 +1,11 @@
 """Predicted times of algorithms for a Problem, from measured times of other shapes.
 
 There are several sources: this machine, the ranking of its class of processors, those of other classes. A source is brought to
-the scale of the nearer ones by the ratios of what both measured. So a class without a ranking, one whose ranking has nothing near
-a Problem, and a machine that was calibrated for a minute are one case. What counts of a measurement is how much longer each
-algorithm took than the fastest beside it; it counts the more the nearer its sizes are. The order of algorithms is all that is
-asked for: `benchmarks/ranking_regret.py` tells how good it is.
+the scale of the nearer ones by the ratios of what both measured. What this machine measured of a Problem stands in the place of
+what the ranking of its class has of it, and the rest of that ranking counts as much as it does. So a class without a ranking,
+one whose ranking has nothing near a Problem, and a machine that was calibrated for a minute are one case. What counts of a
+measurement is how much longer each algorithm took than the fastest beside it; it counts the more the nearer its sizes are. The
+order of algorithms is all that is asked for: `benchmarks/ranking_regret.py` tells how good it is.
 """
 
 from __future__ import annotations
@@ -183,7 +184,9 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         listed = [m for m in ranking_files.measured(processors, op) if not dtype or m.place.dtype == dtype]
         logs_of = {m.key: _over_best(m.times) for m in listed}
         ratio = _ratios(listed, logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
-        far = OTHER_SOURCE if known else 0.0
+        far = OTHER_SOURCE if known and processors != here else 0.0
+        if processors == here:  # what this machine measured stands in the place of what its class did, and nowhere else
+            listed = [m for m in listed if m.key not in known]
         for m in listed:
             logs = logs_of[m.key]
             if known or processors != here:

@@ -185,7 +185,6 @@ class Trials:
         learner.compare(expected, more)
         learned_records.costs.took("listing", clock() - begin)
 
-
     def _expected(self) -> dict[str, float | None]:
         """Returns the times that are expected of the candidates, in one unit: measured ones, and predicted ones in proportion."""
         record, predicted = record_store.find(self.known.problem, self.known.threads), ranking.times_of(self.problem)

@@ -47,8 +47,8 @@ class Costs:
 
     Examples
     --------
-    A Problem whose calls took 0.1 of the 10 seconds so far may take a half of what the others leave, but no more than 0.3 of its own
-    time, since the bound is 0.03.
+    A Problem whose calls took 0.1 of the 10 seconds so far may take a half of what the others leave, but no more than 0.3 of
+    its own time, since the bound is 0.03.
 
     >>> costs, mine = Costs(Account(spent=10.0, cost=0.1)), Account(spent=0.1)
     >>> round(costs.room(0.03), 3), round(costs.room(0.03, mine), 3)
@@ -58,8 +58,8 @@ class Costs:
     account: Account = field(default_factory=Account)
     trials: float = 0.0
     planned: float = 0.0
-    preparing: float = 0.0005
-    listing: float = 0.002
+    preparing: float = 0.0002
+    listing: float = 0.0005
     writing: float = 0.02
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -93,6 +93,7 @@ class Costs:
     def took(self, what: str, seconds: float) -> None:
         """Counts work, and corrects what is expected of it by what it took this time."""
         with self.lock:
-            setattr(self, what, 0.7 * getattr(self, what) + 0.3 * seconds)
+            usual = getattr(self, what)
+            setattr(self, what, usual * (max(seconds, 1e-6) / usual) ** 0.3)  # of one that another program held up, little
             self.account.spent += seconds
             self.account.cost += seconds

@@ -4,9 +4,10 @@ A `Learner` belongs to one Problem under one Snapshot. It is told what timed cal
 the choice, or a runner-up in its place. It knows keys of algorithms and times, neither Plans nor a clock.
 
 Learning may take the part `benchmark_overhead` of the time that all calls took so far: what trials took beyond the time of the
-choice, listing and preparing candidates, taking times, writing records. Time that was saved is not set off. A Problem may use that part of
-the time of its own calls, and beyond it half of what others left, up to ten times its part: small Problems learn what large ones pay
-for. A trial begins when what it is expected to cost is within that; if it takes longer, no other is made until that is made good.
+choice, listing and preparing candidates, taking times, writing records. Time that was saved is not set off. A Problem may use
+that part of the time of its own calls, and beyond it half of what others left, up to ten times its part: small Problems learn
+what large ones pay for. A trial begins when what it is expected to cost is within that; if it takes longer, no other is made
+until that is made good.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DISTURBED_MARGIN = 0.8  # where the times that tell so are disturbed ones
 GIVE_UP = 1.1  # times the time of the choice, after which a candidate is given up at once
 HOPELESS = 1.5  # the same for disturbed runs, after as many of them as a verdict needs
 UNKNOWN = 1.5  # times the choice's time that is expected of a candidate that nothing is known of
-UNCERTAIN = 0.25  # standard deviation of the logarithm of a time over the one that was predicted
+UNCERTAIN = 0.35  # standard deviation of the logarithm of a time over the one that was predicted
 MOST = 3.0  # times the choice's time: who is expected to take more is not tried
 SLOWER = 2.0  # times what was expected of the choice: it has turned out wrong
 REPORT = 4e-6  # seconds that timing one call and deciding takes
@@ -229,7 +230,7 @@ class Learner:
             self._recent.clear()
 
     def _beyond_expected(self, former: Tried, new: Tried) -> float:
-        """Returns what the choice took over what was expected of it: by its times before, or by those of the one that replaces it."""
+        """Returns what the choice took over what was expected of it, by its times before or by those of what replaces it."""
         took, beside = former.seconds() or 0.0, new.seconds() or 0.0
         if self.busy:
             return took / self._before if self._before else 0.0
