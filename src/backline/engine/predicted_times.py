@@ -166,6 +166,24 @@ def _apart(one: str, other: str) -> float:
     return 0.0 if one == other else LIKE_SHAPE if one.partition(" ")[0] == other.partition(" ")[0] else OTHER_SHAPE
 
 
+def _replaced(
+    found: list[tuple[Measured, float, Times]], origins: list[Any], here: ProcessorClass
+) -> tuple[list[tuple[Measured, float, Times]], list[Any]]:
+    """Returns measurements and origins where this machine's stand in the place of its class's of the same Problems alone.
+
+    The others of its class count as much as they do, so that few measurements change no order far from them.
+    """
+    own = {m.key for (m, _, _), origin in zip(found, origins, strict=True) if origin is None}
+    kept: list[tuple[Measured, float, Times]] = []
+    where: list[Any] = []
+    for (m, far, logs), origin in zip(found, origins, strict=True):
+        mine = origin is not None and origin[0] == here
+        if not mine or m.key not in own:
+            kept.append((m, 0.0 if mine else far, logs))
+            where.append(origin)
+    return kept, where
+
+
 @lru_cache(maxsize=512)
 def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes: int) -> Points | None:
     """Returns what is known of an operation: records of this machine, and the rankings of so many classes; None without any."""
@@ -184,9 +202,7 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         listed = [m for m in ranking_files.measured(processors, op) if not dtype or m.place.dtype == dtype]
         logs_of = {m.key: _over_best(m.times) for m in listed}
         ratio = _ratios(listed, logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
-        far = OTHER_SOURCE if known and processors != here else 0.0
-        if processors == here:  # what this machine measured stands in the place of what its class did, and nowhere else
-            listed = [m for m in listed if m.key not in known]
+        far = OTHER_SOURCE if known else 0.0
         for m in listed:
             logs = logs_of[m.key]
             if known or processors != here:
@@ -197,6 +213,8 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
     if not found:
         return None
+    if own:
+        found, origins = _replaced(found, origins, here)
     keys = tuple(sorted({key for _, _, logs in found for key in logs}))
     return Points(found, keys, origins)
 
