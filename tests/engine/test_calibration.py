@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline.engine import calibration, ranking
+from backline.engine import calibration, predicted_times, ranking, ranking_files
 from backline.engine.choose import eligible
 from backline.engine.ranking import order_of
 from backline.engine.tuning import designed_problems, record_store
@@ -162,3 +162,45 @@ def test_of_two_measurements_the_lesser_times_stay() -> None:
     assert dict(calibration.least(two, one, able).medians) == {"mkl.gemm@1": 4e-4, "openblas.gemm@1": 3e-4}
     busy = record_of(problem, {"mkl.gemm@1": 1e-9}, disturbed="busy")
     assert calibration.least(busy, one, able) is one and calibration.least(two, busy, able) is two
+
+
+def test_an_order_far_from_the_shipped_one_is_measured_again(few: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first measurement of each problem has the shipped ranking's first choice take ten times as long as it does."""
+    seen: dict[str, int] = {}
+
+    def measured(problem: Problem, candidates: list[Any], threads: int, **_: Any) -> TuningRecord:
+        seen[problem.key] = seen.get(problem.key, 0) + 1
+        times = {a.key: 2e-3 for a in candidates} | {candidates[0].key: 1e-2 if seen[problem.key] == 1 else 1e-3}
+        return record_of(problem, times)
+
+    monkeypatch.setattr(calibration, "measure_problem", measured)
+    monkeypatch.setattr(calibration.ranking, "sort", lambda problem, algorithms, own=True: algorithms)
+    done = calibration.calibrate(60.0)
+    assert done.repeated == 3 and set(seen.values()) == {2}
+    assert all(min(r.medians.values()) == 1e-3 for r in done.records["products"].values())
+
+
+def test_what_the_ranking_of_the_class_says_nearer_by_outweighs_one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product was measured here with the order of its class turned round: far from it, in any dimension, the class's order stays."""
+    shapes = [(n, m) for n in (64, 256, 1024) for m in (64, 256, 1024)]
+
+    def wide(rows: int, columns: int) -> Problem:
+        return problem_of("mm", np.ones((rows, 64), np.float32), np.ones((64, columns), np.float32))
+
+    here = ranking_files.here()
+    listed = tuple(
+        ranking_files.Measured(wide(*shape).key, wide(*shape).place(), {"mkl.gemm@1": 1.0, "openblas.gemm@1": 1.5}) for shape in shapes
+    )  # fmt: skip
+    monkeypatch.setattr(ranking_files, "nearest_classes", lambda _: (here,))
+    monkeypatch.setattr(ranking_files, "measured", lambda processors, op: listed if op == "matmul" else ())
+    for cache in (predicted_times._points, predicted_times._ordered):
+        cache.cache_clear()
+    try:
+        turned = {"mkl.gemm@1": 2e-3, "openblas.gemm@1": 1e-3}
+        record_store.keep(record_of(wide(64, 1024), turned), file=False)
+        for shape in ((300, 80), (900, 900), (70, 70), (1000, 60)):
+            assert order_of(wide(*shape))[0] == "mkl.gemm@1", shape
+        assert order_of(wide(64, 1024))[0] == order_of(wide(66, 1000))[0] == "openblas.gemm@1"
+    finally:
+        for cache in (predicted_times._points, predicted_times._ordered):
+            cache.cache_clear()

@@ -280,7 +280,8 @@ def test_trace_and_explain_say_what_is_tried(several: Make) -> None:
     told = {e.choice.basis.partition(";")[0] for e in events if e.choice.basis.startswith("online")}
     assert "online: trying several.fast@1 in the place of several.slow@1" in told
     assert "online: fastest of 2 tried" in told
-    assert last.algorithm == asked.algorithm == "fast" and asked.basis.startswith("online: fastest of 2 tried; before: ")
+    assert last.algorithm == asked.algorithm == "fast" and asked.basis.startswith("online: fastest of 2 tried; ")
+    assert "several.slow@1 was demoted: it took 3.0 times what was expected of it; before: shipped ranking" in asked.basis
     assert [c.verdict for c in last.candidates[:2]] == ["chosen", "next"] == [c.verdict for c in asked.candidates[:2]]
     assert [c.seconds for c in asked.candidates[:2]] == [1e-3, 3e-3]
     assert "benchmark = 'online', " in str(asked)

@@ -1,8 +1,9 @@
 """Calibration: this machine's times of the problems that stand for many others, measured in bounded time.
 
 What was measured is kept as ordinary tuning records, from which the times of other shapes are predicted. A run goes on where the
-last one ended: all parts in turn, of each operation a few sizes first, then those between. Two things make a time implausible:
-other programs at work meanwhile, and what was measured of the same algorithm beside it. Both are measured again.
+last one ended: all parts in turn, of each operation a few sizes first, then those between. Three things make times implausible:
+other programs at work meanwhile, what was measured of the same algorithm beside it, and an order far from that of the shipped
+ranking. Such times are measured again, in a part of the time that is kept for it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ WORK = 5e6  # floating-point operations of the largest problem, for each second 
 SHARES = {"products": 3, "algebra": 2, "layers": 2, "transforms": 1, "halves": 1}  # of the problems measured in turn
 COMPLEX_LATER = 2  # turns by which complex dtypes come after real ones
 ALONE = 2.5  # times that all threads may take of what one takes, where the work is worth several
+FIRST = 0.8  # part of the time after which what makes no sense is measured again, before anything new is
+SURPRISING = 1.3  # times the least time that what the shipped ranking puts first may take, before that is measured again
 SMALLER = 4.0  # times that a problem may take of what one of four times its work takes
 THREADED = 1e6  # floating-point operations that are worth several threads
 
@@ -110,20 +113,17 @@ def calibrate(
             wanted.append((part, problem))
     run = _Run(done, threads)
     try:
-        for number, (part, problem) in enumerate(wanted):
-            if time.perf_counter() >= end:
-                done.left = len(wanted) - number
-                break
-            if progress:
-                progress(number, len(wanted), problem.key)
-            run.measure(part, problem)
-        for part, problem in wanted:
-            if time.perf_counter() >= end:
-                break
-            record = done.records.get(part, {}).get(problem.key)
-            if record is not None and implausible(problem, record, done.records[part].values()):
-                done.repeated += 1
-                run.measure(part, problem, least_with=record)
+        number = 0
+        for until in (begin + FIRST * seconds, end):
+            first = number
+            while number < len(wanted) and time.perf_counter() < until:
+                part, problem = wanted[number]
+                if progress:
+                    progress(number, len(wanted), problem.key)
+                run.measure(part, problem)
+                number += 1
+            run.repeat(wanted[first:number], end)
+        done.left = len(wanted) - number
     finally:
         run.keep()
         done.spent = time.perf_counter() - begin
@@ -157,6 +157,19 @@ class _Run:
         self.waiting.append(record)
         if time.perf_counter() - self.kept > KEEP:
             self.keep()
+
+    def repeat(self, measured: list[tuple[str, Problem]], end: float) -> None:
+        """Measures again what makes no sense, until the time is over."""
+        for part, problem in measured:
+            if time.perf_counter() >= end:
+                return
+            record = self.done.records.get(part, {}).get(problem.key)
+            if record is None:
+                continue
+            surprising = self.done.gains.get(part, {}).get(problem.key, 1.0) > SURPRISING
+            if surprising or implausible(problem, record, self.done.records[part].values()):
+                self.done.repeated += 1
+                self.measure(part, problem, least_with=record)
 
     def keep(self) -> None:
         record_store.keep_all(self.waiting)

@@ -1,10 +1,11 @@
 """Predicted times of algorithms for a Problem, from measured times of other shapes.
 
 There are several sources: this machine, the ranking of its class of processors, those of other classes. A source is brought to
-the scale of the nearer ones by the ratios of what both measured. So a class without a ranking, one whose ranking has nothing near
-a Problem, and a machine that was calibrated for a minute are one case. What counts of a measurement is how much longer each
-algorithm took than the fastest beside it; it counts the more the nearer its sizes are. The order of algorithms is all that is
-asked for: `benchmarks/ranking_regret.py` tells how good it is.
+the scale of the nearer ones by the ratios of what both measured. What this machine measured of a Problem stands in the place of
+what the ranking of its class has of it, and the rest of that ranking counts as much as it does. So a class without a ranking,
+one whose ranking has nothing near a Problem, and a machine that was calibrated for a minute are one case. What counts of a
+measurement is how much longer each algorithm took than the fastest beside it; it counts the more the nearer its sizes are. The
+order of algorithms is all that is asked for: `benchmarks/ranking_regret.py` tells how good it is.
 """
 
 from __future__ import annotations
@@ -165,6 +166,24 @@ def _apart(one: str, other: str) -> float:
     return 0.0 if one == other else LIKE_SHAPE if one.partition(" ")[0] == other.partition(" ")[0] else OTHER_SHAPE
 
 
+def _replaced(
+    found: list[tuple[Measured, float, Times]], origins: list[Any], here: ProcessorClass
+) -> tuple[list[tuple[Measured, float, Times]], list[Any]]:
+    """Returns measurements and origins where this machine's stand in the place of its class's of the same Problems alone.
+
+    The others of its class count as much as they do, so that few measurements change no order far from them.
+    """
+    own = {m.key for (m, _, _), origin in zip(found, origins, strict=True) if origin is None}
+    kept: list[tuple[Measured, float, Times]] = []
+    where: list[Any] = []
+    for (m, far, logs), origin in zip(found, origins, strict=True):
+        mine = origin is not None and origin[0] == here
+        if not mine or m.key not in own:
+            kept.append((m, 0.0 if mine else far, logs))
+            where.append(origin)
+    return kept, where
+
+
 @lru_cache(maxsize=512)
 def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes: int) -> Points | None:
     """Returns what is known of an operation: records of this machine, and the rankings of so many classes; None without any."""
@@ -194,6 +213,8 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
     if not found:
         return None
+    if own:
+        found, origins = _replaced(found, origins, here)
     keys = tuple(sorted({key for _, _, logs in found for key in logs}))
     return Points(found, keys, origins)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from .. import _core, libraries, switches
@@ -84,8 +85,8 @@ class Trials:
             else:
                 seconds = wall * 1e-9
                 contended = _contended(algorithm, self.problem, seconds)
-                disturbed = contended or _disturbed(algorithm, seconds, cpu * 1e-9, interruptions)
-                learner.note(algorithm.key, calls, seconds, disturbed=disturbed)
+                disturbed = _disturbed(algorithm, seconds, cpu * 1e-9, interruptions)
+                learner.note(algorithm.key, calls, seconds, disturbed=disturbed, contended=contended)
             if learner.lists():
                 self._list()
             self._go_on(sampled)
@@ -178,16 +179,21 @@ class Trials:
         assert own is not None
         rivals = [own, *(a for a in rivals if a.key != own.key)][: limit or None]
         self.known.algorithms = {a.key: a for a in (*rivals, *self.known.algorithms.values())}
-        record = record_store.find(self.known.problem, self.known.threads)
-        predicted = ranking.times_of(self.problem)
-        expected = {
-            key: (record.seconds(key) if record is not None else None) or predicted.get(ranking.named(key, predicted))
-            for key in self.known.algorithms
-        }
+        expected = self._expected()
         self.choice = replace(self.choice, candidates=choice.candidates)
         self.known.before = machine_load.read()
         learner.compare(expected, more)
         learned_records.costs.took("listing", clock() - begin)
+
+    def _expected(self) -> dict[str, float | None]:
+        """Returns the times that are expected of the candidates, in one unit: measured ones, and predicted ones in proportion."""
+        record, predicted = record_store.find(self.known.problem, self.known.threads), ranking.times_of(self.problem)
+        told = {key: predicted.get(ranking.named(key, predicted)) for key in self.known.algorithms}
+        if record is None or not record.medians:
+            return told
+        ratios = [seconds / told[key] for key, seconds in record.medians.items() if told.get(key)]  # type: ignore[operator]
+        scale = median(ratios) if ratios else 0.0
+        return {key: record.seconds(key) or (scale * time if time else 0.0) or None for key, time in told.items()}
 
 
 def _rivals(candidates: list[Candidate], chosen: Algorithm | None, snapshot: Any) -> list[Algorithm]:

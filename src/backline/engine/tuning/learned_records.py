@@ -19,9 +19,10 @@ from ...native import thread_team
 from ...problems import Problem
 from . import coverage, learned, machine_load, record_store
 from .learning_costs import Account, Costs
-from .online import MARGIN, Learner, Pace
+from .online import MARGIN, Learner
 from .record import TuningRecord, parse
 from .stamp import stamped
+from .tried import Pace
 
 __all__ = ["Learned", "costs", "due", "every", "forget", "joined", "learned_of", "stopped", "write"]
 
@@ -204,7 +205,7 @@ def forget() -> None:
         learned.table.clear()
         _waiting.clear()
         paces.clear()
-        costs.account, costs.trials = Account(), 0.0
+        costs.account, costs.trials, costs.planned = Account(), 0.0, 0.0
 
 
 def _in_child() -> None:

@@ -3,11 +3,11 @@
 A `Learner` belongs to one Problem under one Snapshot. It is told what timed calls took, and says what the next one of them runs:
 the choice, or a runner-up in its place. It knows keys of algorithms and times, neither Plans nor a clock.
 
-Learning may take the part `benchmark_overhead` of the time that calls took so far. Three quarters of it are for trials, for
-each Problem of the time of its own calls: what its trials took beyond the time of the choice. One quarter, of the time of all
-calls, is for all other work: listing and preparing candidates, taking times, writing records. Time that was saved is not set off.
-A trial begins when what it is expected to cost is within that; if it takes longer, no other is made of the Problem until that is
-made good.
+Learning may take the part `benchmark_overhead` of the time that all calls took so far: what trials took beyond the time of the
+choice, listing and preparing candidates, taking times, writing records. Time that was saved is not set off. A Problem may use
+that part of the time of its own calls, and beyond it half of what others left, up to ten times its part: small Problems learn
+what large ones pay for. A trial begins when what it is expected to cost is within that; if it takes longer, no other is made
+until that is made good.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import math
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from statistics import median
 
-from .learning_costs import TRIALS, Account, Costs
+from .learning_costs import Account, Costs
+from .tried import Pace, Tried
 
-__all__ = ["MARGIN", "Learner", "Pace", "Tried"]
+__all__ = ["MARGIN", "Learner"]
 
 SEEN = 8  # calls of a Problem before anything is tried
 FEW = 3  # undisturbed times that a verdict needs,
 MANY = 6  # or this many where calls take less than
 SHORT = 20e-6  # seconds
+FINAL = 8  # times of the choice and of each one that is about as fast, before all is settled
+RIVAL = 1.1  # times the choice's time, up to which one is about as fast
 LONG = 1e-3  # seconds of a call from which one time that is too long is enough
 ATTEMPTS = 10  # runs of a candidate without a verdict after which it is given up
 MARGIN = 0.97  # part of the choice's time that another may take at most to replace it
@@ -34,7 +36,7 @@ DISTURBED_MARGIN = 0.8  # where the times that tell so are disturbed ones
 GIVE_UP = 1.1  # times the time of the choice, after which a candidate is given up at once
 HOPELESS = 1.5  # the same for disturbed runs, after as many of them as a verdict needs
 UNKNOWN = 1.5  # times the choice's time that is expected of a candidate that nothing is known of
-UNCERTAIN = 0.25  # standard deviation of the logarithm of a time over the one that was predicted
+UNCERTAIN = 0.35  # standard deviation of the logarithm of a time over the one that was predicted
 MOST = 3.0  # times the choice's time: who is expected to take more is not tried
 SLOWER = 2.0  # times what was expected of the choice: it has turned out wrong
 REPORT = 4e-6  # seconds that timing one call and deciding takes
@@ -43,81 +45,7 @@ FARTHEST = 1 << 20  # calls between timed ones
 WARM = 5e-3  # seconds of a call from which its first run counts: what is done once takes little of it
 CLOSE = 1.3  # times the time of the choice, within which a candidate is tried again later
 PATIENCE = 0.05  # part of the time spent so far that has to pass before everything is tried again
-KEPT = 15  # times kept of an algorithm
-
-
-@dataclass(slots=True)
-class Tried:
-    """Knowledge of one algorithm.
-
-    Attributes
-    ----------
-    expected
-        Seconds by prediction, in proportion to the others'; None if nothing is known.
-    measured, least, counted
-        Median of the times when the last verdict on it was given, the least, and their number; of undisturbed times, when nothing
-        was slower than usual.
-    times, disturbed
-        Seconds of the last calls, and of those that something disturbed: these tell how long it takes at most.
-    runs, attempts
-        Timed calls, and those of the trial that is under way.
-    verdict
-        "" while it may be tried; "lost" to the choice, "unclear" where the machine was too busy, "failed" if it cannot run.
-    """
-
-    expected: float | None = None
-    measured: float | None = None
-    least: float = 0.0
-    counted: int = 0
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    disturbed: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    runs: int = 0
-    attempts: int = 0
-    verdict: str = ""
-
-    def seconds(self) -> float | None:
-        """Median time; that of disturbed calls if there are no others."""
-        times = self.times or self.disturbed
-        return median(times) if times else None
-
-    def count(self) -> None:
-        """Keeps what its undisturbed times say."""
-        if self.times:
-            self.measured, self.least, self.counted = median(self.times), min(self.times), len(self.times)
-
-    def again(self) -> None:
-        """Forgets its times, so that it is tried anew."""
-        self.times.clear()
-        self.disturbed.clear()
-        self.attempts, self.verdict = 0, ""
-
-
-class Pace:
-    """The time of calls of one operation here, as a multiple of what is predicted, over the last Problems.
-
-    Predictions may be of another machine. What was found of some Problems serves the others.
-
-    Examples
-    --------
-    >>> pace = Pace()
-    >>> for key, ratio in (("a", 2.0), ("a", 2.2), ("b", 9.0)):
-    ...     pace.note(key, ratio)
-    >>> pace.usual(), pace.usual("a"), pace.usual("b")
-    (2.2, 2.1, None)
-    """
-
-    def __init__(self) -> None:
-        self._ratios: dict[str, deque[float]] = {}
-
-    def note(self, key: str, ratio: float) -> None:
-        """Counts a time over the predicted one."""
-        for one in ("", key):
-            self._ratios.setdefault(one, deque(maxlen=KEPT)).append(ratio)
-
-    def usual(self, key: str = "") -> float | None:
-        """Median of an algorithm, or of all; None where too little is known."""
-        ratios = list(self._ratios.get(key, ()))
-        return median(ratios) if len(ratios) >= (2 if key else 3) else None
+RULE = 3  # calls in a row of the choice that began beside waiting threads, after which that is how this program runs
 
 
 class Learner:
@@ -132,7 +60,7 @@ class Learner:
     costs
         What learning costs in this process.
     pace
-        How long calls take here, beside predictions.
+        How long candidates took beside choices in other Problems.
 
     Examples
     --------
@@ -163,11 +91,14 @@ class Learner:
         self.busy = False  # verdicts are given while everything may be slower than usual
         self.changed = False  # something was found out that no record has yet
         self._recent: deque[float] = deque(maxlen=MANY)  # the last times of the choice, disturbed or not
+        self._beside: deque[bool] = deque(maxlen=RULE)  # whether its last calls began beside threads that waited for work
+        self._final = False  # all were tried once; who is about as fast as the choice is compared with it by more calls
         self._settled: tuple[float, float] | None = None  # time spent, and time of the choice, when all were tried
         self._quiet = True  # the last timed call of the choice was not disturbed
         self._before = 0.0  # time of the choice before it became slower
         self._turn = False  # the last timed call that was planned is one of the trial
         self._wait = 1
+        self._planned = 0.0  # what the trial of the next timed call is expected to cost
         self._demoted = ""
 
     # what is known --------------------------------------------------------------------------------------------------------
@@ -203,7 +134,7 @@ class Learner:
         self.calls += 1
         self.costs.charge(self.account, seconds)
 
-    def note(self, key: str, calls: int, seconds: float, *, disturbed: bool = False) -> None:
+    def note(self, key: str, calls: int, seconds: float, *, disturbed: bool = False, contended: bool = False) -> None:
         """Counts a timed call.
 
         Parameters
@@ -216,10 +147,16 @@ class Learner:
             What it took.
         disturbed
             Something else than the algorithm took some of that, perhaps.
+        contended
+            It began while threads of another library waited for work. Where the calls of the choice do so as a rule, that is what
+            calls take in this program, whatever they run; else it is a disturbance.
         """
         each = self.tried.setdefault(key, Tried())
         known = self.tried[self.choice].seconds()
         each.runs += 1
+        if key == self.choice:
+            self._beside.append(contended)
+        disturbed = disturbed or (contended and not (len(self._beside) == RULE and all(self._beside)))
         first = each.runs == 1 and key != self.first  # what is done once takes some of it
         sound = not disturbed and (not first or seconds >= WARM or (known is not None and seconds <= known))
         (each.times if sound or (self.busy and not first) else each.disturbed).append(seconds)
@@ -251,18 +188,28 @@ class Learner:
 
     def _judge(self, key: str) -> None:
         """Ends a trial if there is a verdict."""
-        each, base = self.tried[key], self.usual()
+        each, mine, base = self.tried[key], self.tried[self.choice], self.usual()
         if base is None:
             return
         enough, margin = self._enough(), DISTURBED_MARGIN if self.busy else MARGIN
-        if len(each.times) >= enough:
-            self._end(key, "" if median(each.times) < margin * base else "lost")
-        elif base >= SHORT and len(each.times) > (base < LONG) and min(each.times) > GIVE_UP * base:
+        wanted = FINAL if self._final and not self.busy else enough
+        if len(each.times) >= wanted and mine.times:
+            low, high = each.against(mine)
+            late = max(len(each.times), each.attempts) >= min(2 * wanted, ATTEMPTS)
+            if high < margin or (late and low * high < margin * margin):
+                self._end(key, "")
+            elif low >= margin or late:
+                self._end(key, "lost")
+        elif base >= SHORT and each.times and min(each.times) > self._hopeless(len(each.times), base) * base:
             self._end(key, "lost")
         elif len(each.disturbed) >= enough and median(each.disturbed) < DISTURBED_MARGIN * base:
             self._end(key, "")
         elif each.attempts >= ATTEMPTS or (len(each.disturbed) > enough and min(each.disturbed) > HOPELESS * base):
             self._end(key, "unclear")
+
+    def _hopeless(self, count: int, base: float) -> float:
+        """Times the choice's time, above which so many times of a candidate are enough."""
+        return GIVE_UP if count > 1 else CLOSE if base >= LONG else math.inf
 
     def _end(self, key: str, verdict: str) -> None:
         each, former = self.tried[key], self.tried[self.choice]
@@ -271,21 +218,25 @@ class Learner:
             self.changed = True
             each.count()
             former.count()
-            if each.expected and each.times:
-                self.pace.note(key, median(each.times) / each.expected)
+            took, mine = each.seconds(), former.seconds()
+            if each.expected and former.expected and took and mine and not self._final:
+                self.pace.note(self.choice, key, (took / mine) / (each.expected / former.expected))
         if not verdict:
             former.verdict = "lost"
-            took, expected = former.seconds(), self._expected_of_choice()
-            if took and expected and took > SLOWER * expected:
-                self._demoted = f"; {self.choice} was demoted: it took {took / expected:.1f} times what was expected of it"
+            much = self._beyond_expected(former, each)
+            if much > SLOWER:
+                self._demoted = f"; {self.choice} was demoted: it took {much:.1f} times what was expected of it"
             self.choice = key
             self._recent.clear()
 
-    def _expected_of_choice(self) -> float | None:
+    def _beyond_expected(self, former: Tried, new: Tried) -> float:
+        """Returns what the choice took over what was expected of it, by its times before or by those of what replaces it."""
+        took, beside = former.seconds() or 0.0, new.seconds() or 0.0
         if self.busy:
-            return self._before
-        usual, expected = self.pace.usual(), self.tried[self.choice].expected
-        return usual * expected if usual is not None and expected is not None else None
+            return took / self._before if self._before else 0.0
+        if not (former.expected and new.expected and beside):
+            return 0.0
+        return took / (beside * former.expected / new.expected)
 
     def _watch(self) -> None:
         """Has everything tried again where the choice has become much slower, and what was close after as long again."""
@@ -303,7 +254,7 @@ class Learner:
     def _again(self, *, busy: bool, within: float) -> None:
         mine = self.tried[self.choice]
         base = mine.seconds() or 0.0
-        self.busy, self._settled = busy, None
+        self.busy, self._settled, self._final = busy, None, busy
         for key, each in self.tried.items():
             seconds = each.measured or each.seconds()
             if key != self.choice and each.verdict != "failed" and (seconds is None or seconds <= within * base):
@@ -327,29 +278,22 @@ class Learner:
         Parameters
         ----------
         expected
-            Predicted seconds of each, the choice among them; None where nothing is known.
+            Predicted time of each, the choice among them, in one unit; None where nothing is known.
         more
             Seconds that it would take to list those of further libraries.
         """
-        base, mine = self.usual(), expected.get(self.choice)
-        if base is not None and mine and not self.listed:
-            self.pace.note(self.choice, base / mine)
         for key, seconds in expected.items():
             self.tried.setdefault(key, Tried()).expected = seconds
         self.listed, self.more = True, more
 
     def expected(self, key: str) -> float:
         """Seconds that a candidate is expected to take."""
-        base, each, usual, own = self.usual() or 0.0, self.tried[key], self.pace.usual(), self.pace.usual(key)
+        base, each, mine = self.usual() or 0.0, self.tried[key], self.tried[self.choice].expected
         if each.measured is not None:
             return each.measured
-        if each.expected is not None and own is not None:
-            return own * each.expected
-        mine = self.tried[self.choice].expected
-        if each.expected is None or not mine:
+        if not each.expected or not mine:
             return UNKNOWN * base
-        # The choice may be slower than was predicted, and the others not.
-        return min(base / mine, math.inf if usual is None else usual) * each.expected
+        return base * (each.expected / mine) * self.pace.usual(self.choice, key)
 
     def cost(self, key: str) -> float:
         """Seconds by which a run of a candidate is expected to take longer than the choice.
@@ -363,6 +307,15 @@ class Learner:
         longer, much = 0.5 + 0.5 * math.erf(at / math.sqrt(2.0)), 0.5 + 0.5 * math.erf((at + UNCERTAIN) / math.sqrt(2.0))
         return expected * math.exp(0.5 * UNCERTAIN**2) * much - base * longer
 
+    def _pays(self, key: str) -> bool:
+        """Tells whether a few runs of a candidate may gain more than they cost, if as many calls come as there were."""
+        base, expected = self.usual() or 0.0, self.expected(key)
+        if self.tried[key].measured is not None:
+            return expected <= RIVAL * base
+        cost = self.cost(key)
+        gain = cost - (expected * math.exp(0.5 * UNCERTAIN**2) - base)
+        return gain * self.calls >= cost
+
     def waiting(self) -> list[str]:
         """Returns the candidates that are to be tried, the one expected to be fastest first."""
         base = self.usual()
@@ -373,47 +326,72 @@ class Learner:
 
     def next(self) -> tuple[str, int]:
         """Returns the algorithm that the next timed call runs, and how many calls from now on it comes."""
+        self._plan(0.0)
         base = self.usual()
         if base is None:
-            return self.choice, self._after(0.0, REPORT)
+            return self.choice, 1 if self._affords() else self._later()
         if not self.listed:
-            return self.choice, max(SEEN - self.calls, self._after(0.0, self.costs.listing + REPORT))
+            soon = self._affords(work=self.costs.listing)
+            return self.choice, max(SEEN - self.calls, 1 if soon else self._later())
         if not self.trial:
-            rest = self.waiting()
+            rest = self.waiting() or self._rivals()
             if not rest:
                 return self.choice, self._steady(base)
-            if not self._quiet and not self.busy:
-                return self.choice, self._after(0.0, REPORT)  # what is tried beside another program may take many times as long
+            if not self._quiet and not self.busy:  # what is tried beside another program may take many times as long
+                return self.choice, 1 if self._affords() else self._later()
             key = rest[0]
-            cost = self.cost(key)
-            after = self._after(cost, REPORT + (0.0 if key in self.prepared else self.costs.preparing))
-            if after > 1:
-                return self.choice, after
+            work = 0.0 if key in self.prepared else self.costs.preparing
+            if not self._affords(self.cost(key), work, borrows=self._pays(key)):
+                return self.choice, self._later()
             self.trial, self._turn = key, False
         # The choice is timed in turn with the trial: load that comes or goes meanwhile is the same for both.
         self._turn = not self._turn
         if not self._turn:
             return self.choice, 1
         took = self.tried[self.trial].seconds()
-        return self.trial, self._after(self.cost(self.trial) if took is None else max(took - base, 0.0), REPORT)
+        cost = self.cost(self.trial) if took is None else max(took - base, 0.0)
+        if not self._affords(cost):
+            self._turn = False
+            return self.choice, self._later()
+        self._plan(cost)
+        return self.trial, 1
+
+    def _plan(self, seconds: float) -> None:
+        self.costs.plan(seconds - self._planned)
+        self._planned = seconds
+
+    def _rivals(self) -> list[str]:
+        """Returns, when all were tried once, who is about as fast as the choice: few calls do not tell which is faster."""
+        mine = self.tried[self.choice]
+        if self._final or not mine.times:
+            return []
+        self._final = True
+        for key, each in self.tried.items():
+            if key != self.choice and each.verdict == "lost" and 0 < len(each.times) < FINAL:
+                low, high = each.against(mine)
+                if low * high <= RIVAL * RIVAL:
+                    each.verdict, each.attempts = "", 0
+        return self.waiting()
 
     def _steady(self, base: float) -> int:
         if self._settled is None:
             self._settled = self.account.spent, base
         return max(1, min(math.ceil(STEADY / base), FARTHEST))
 
-    def _after(self, mine: float, shared: float) -> int:
-        """Calls until so much may be spent on a trial, and so much on other work.
+    def _affords(self, trial: float = 0.0, work: float = 0.0, *, borrows: bool = True) -> bool:
+        """Tells whether so much may be spent now on a trial, and on other work."""
+        if trial + work + REPORT > self.costs.room(self.overhead):
+            return False
+        if trial > 0.0 and trial > self.costs.room(self.overhead, self.account, borrows=borrows):
+            return False
+        self._wait = 1
+        return True
 
-        How fast the time of all grows is not known: after as many calls as were waited for before, and again as many, one looks.
+    def _later(self) -> int:
+        """Calls after which one looks again whether there is room for more.
+
+        How fast the time of all grows is not known: they are twice as many as the last time.
         """
-        base, calls = self.tried[self.choice].seconds() or 0.0, 1
-        lacking = mine - self.account.room(TRIALS * self.overhead)
-        if mine > 0.0 and lacking > 0.0:
-            calls = math.ceil(min(lacking / max(TRIALS * self.overhead * base, 1e-12), FARTHEST))
-        if shared > self.costs.room(self.overhead):
-            self._wait = min(2 * self._wait, max(1, math.ceil(STEADY / base)) if base else SEEN)
-            calls = max(calls, self._wait)
-        else:
-            self._wait = 1
-        return min(calls, FARTHEST)
+        base = self.tried[self.choice].seconds() or 0.0
+        self._wait = min(2 * self._wait, max(1, math.ceil(STEADY / base)) if base else SEEN, FARTHEST)
+        return self._wait
