@@ -49,6 +49,7 @@ def cases(array: Callable[..., Any]) -> Iterator[Case]:
     last = array(8, 32, 32, 16).transpose(0, 3, 1, 2)
     w_last = array(16, 3, 3, 16).transpose(0, 3, 1, 2)
     yield "conv2d, channels last", lambda: F.conv2d(last, w_last, padding=1)
+    yield from layers(array, last, w)
     yield "conv2d, bias, relu", lambda: F.conv2d(x, w, bias, padding=1, activation="relu")
     yield "conv2d_weight", lambda: grad.conv2d_weight(x, w.shape, into, padding=1)
     yield "conv_transpose2d", lambda: F.conv_transpose2d(x, w, padding=1)
@@ -104,6 +105,26 @@ def new_shapes(array: Callable[..., Any]) -> Iterator[tuple[str, Callable[[int],
     yield "new shapes: conv2d, last batches", ragged
     yield "new shapes: attention, growing keys", growing
     yield "new shapes: fft", transform
+
+
+def layers(array: Callable[..., Any], images: Any, kernel: Any) -> Iterator[Case]:
+    """Yields calls of layers that own their weights, where a checkout has such on devices, after the plain operations."""
+    import backline
+    import backline.nn.functional as F
+    from backline import quantized
+
+    rows, weight, bias = array(64, 64), array(64, 64), array(64)
+    yield "linear", lambda: F.linear(rows, weight, bias, activation="relu")
+    yield "conv2d, channels last, weight in C order", lambda: F.conv2d(images, kernel, padding=1)
+    try:
+        linear, conv = F.prepack_linear(weight, bias, activation="relu"), F.prepack_conv2d(kernel, padding=1)
+    except backline.errors.BacklineError:
+        return
+    with backline.backends.quantized.flags(engine="reference"):
+        whole = quantized.linear_prepack(quantized.quantize_weights(np.ones((64, 64), np.float32)), np.ones(64, np.float32))
+    yield "linear, packed", lambda: linear(rows)
+    yield "conv2d, channels last, packed", lambda: conv(images)
+    yield "linear_dynamic, int8", lambda: quantized.linear_dynamic(rows, whole)
 
 
 def counted(call: Callable[[], Any]) -> int:

@@ -15,6 +15,7 @@ import backline
 from backline import linalg, switches
 from backline.errors import BadType, BadValue
 from backline.libraries.cuda.common import bindings
+from backline.nn import functional
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
@@ -190,6 +191,18 @@ def test_tensors_in_and_tensors_out(machine: Machine, name: str) -> None:
     assert type(got) is Tensor and got.dtype is DTYPES[name] and got.device.type == "cuda"
     assert np.allclose(got.host.astype(np.complex128), x.astype(np.complex128) @ y.T.astype(np.complex128), rtol=0.02, atol=0.05)
     assert backline.explain().problem.device == "cuda:0"
+
+
+def test_layers_that_own_their_weights(machine: Machine) -> None:
+    w, b, x = some(6, 8), some(6), some(4, 8)
+    layer, matrix = functional.prepack_linear(Tensor(w), Tensor(b)), backline.prepack(Tensor(w.T))
+    for got, wanted in ((layer(Tensor(x)), x @ w.T + b), (matrix.product(Tensor(x)), x @ w.T)):
+        assert type(got) is Tensor and np.allclose(got.host, wanted, rtol=0.02, atol=0.05) and machine.torch.taken[-1] == 0x51
+    assert type(layer.weight) is ndarray
+    w[:] = 0
+    assert np.array_equal(layer.weight.host, matrix.unpack().host.T) and layer.weight.host.any()
+    with pytest.raises(BadType, match=r"bias is an array of NumPy"):
+        functional.prepack_linear(Tensor(w), b)
 
 
 def test_no_copy_is_made_and_work_goes_to_the_stream_of_pytorch(machine: Machine) -> None:

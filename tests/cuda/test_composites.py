@@ -301,8 +301,6 @@ def test_outputs_and_refusals_of_composites() -> None:
         linalg.det(there(a.astype(np.float16)))
     with pytest.raises(BadType, match="one call takes arrays of one kind"):
         backline.tensordot(there(a), a, 1)
-    with pytest.raises(BadType, match="Backline never copies between devices implicitly"):
-        backline.prepack(there(a))
 
 
 def test_matrices_without_elements() -> None:

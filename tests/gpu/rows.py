@@ -44,6 +44,12 @@ ROWS: dict[str, Row] = {
         needs=("cublas", "cublasLt"),
     ),
     **_rows(
+        "packed weights", "PACK",
+        "int8 layers have the host's bits", "linear layers and matrices", ("convolutions read weights where they lie", "cudnn", "cublas"),
+        "the time of an int8 layer",
+        needs=("cublas", "cublasLt"),
+    ),
+    **_rows(
         "convolution", "CONV",
         ("cuDNN can be disabled", "cublas"), "deterministic", "precision", "benchmark", "benchmark_limit", "the cache of plans",
         "out of memory while benchmarking", "depthwise kernel", "three dimensions, groups, transposed", "the host's part of a call",

@@ -274,7 +274,7 @@ def test_more_rows_than_blocks(here: Any, monkeypatch: pytest.MonkeyPatch) -> No
 def test_places_beyond_32_bits_compile(here: Any) -> None:
     facts = {"COLUMNS": "0", "VECTOR": "0", "INDEX": "unsigned long long"}
     for name in ("batch_norm_train", "batch_norm_grad"):
-        row_kernels._compiled(row_kernels.source("batch_norm_train", "float32", **facts), name)
+        row_kernels.compiled(row_kernels.source("batch_norm_train", "float32", **facts), name)
 
 
 def test_what_lies_together_in_no_order_is_refused(here: Any) -> None:

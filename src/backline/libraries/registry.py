@@ -321,7 +321,7 @@ ROWS: tuple[LibraryInfo, ...] = (
     ),
     LibraryInfo(
         "cupy", "CuPy", "backline.libraries.cuda.cupy.library:CuPy", backend="", switch="",
-        families=("neural", "einsum", "attention", "rnn"), devices=("cuda",), kernels=("math",), install=_CUDA13,
+        families=("neural", "einsum", "attention", "rnn", "quantized"), devices=("cuda",), kernels=("math",), install=_CUDA13,
         seen_running="its formulas with NumPy in CuPy's place; by hand, with the true CuPy, whose kernels NVRTC compiled for "
         "sm_90 and g++ for the CPU (`make test-cupy`)",
     ),

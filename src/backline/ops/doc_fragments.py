@@ -23,12 +23,12 @@ FRAGMENTS: dict[str, str] = {
     "conv_numbers": "Shapes, groups, stride, padding or dilation that do not fit",
     "max_plans": """max_plans
     Most plans that the layer keeps, one for each layout of the input under each set of switches; each may hold the weights
-    once more, as its library wants them.""",
+    once more, as its library wants them. On CuPy's arrays it is the layer that holds them, and plans hold nothing.""",
     "packed_layer": """Returns
 -------
 PackedLayer
-    It owns read-only copies of weight and bias: writing to the arrays given here changes nothing in it, and what it keeps is
-    never out of date. `nbytes` is what it holds.""",
+    It owns copies of weight and bias, of NumPy or CuPy as they are given: writing to those arrays changes nothing in it, and what
+    it keeps is never out of date. `nbytes` is what it holds.""",
     "overwrite_input": """overwrite_input
     Whether the input may be destroyed, which can save a copy.""",
     "out_apart": """out

@@ -8,9 +8,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..libraries import host_arrays
+from ..libraries.array_kinds import kind_of
 from ..problems import short
 from . import matrix_products as products
-from .array_arguments import check_array
+from .array_arguments import check_array, dtype_of
 
 __all__ = ["Packed", "prepack"]
 
@@ -20,8 +21,9 @@ Array = np.ndarray[Any, Any]
 class Packed:
     """A matrix copied into the order in which products with few rows read it. Made by `prepack`.
 
-    It is a copy: writing to the array it was made from changes nothing here, and its own memory is read-only, so a packed
-    operand is never out of date without anybody knowing. To use new values, pack again.
+    It is a copy: writing to the array it was made from changes nothing here, and nothing writes to its own memory, so a packed
+    operand is never out of date without anybody knowing. To use new values, pack again. A matrix of CuPy is packed on its device,
+    for products with arrays of CuPy.
 
     Attributes
     ----------
@@ -35,17 +37,17 @@ class Packed:
     __array_ufunc__ = None  # so that `a @ packed` comes here instead of to NumPy
 
     def __init__(self, array: Array) -> None:
-        columns = np.array(array.T, order="C", copy=True)  # each column of the matrix contiguous, 64-byte rows where they fit
-        columns.flags.writeable = False
-        self._array = columns.T
+        self._array: Array = _columns(array).T  # each column of the matrix contiguous
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._array.shape
+        shape: tuple[int, ...] = self._array.shape
+        return shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._array.dtype
+        dtype: np.dtype[Any] = self._array.dtype
+        return dtype
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +61,7 @@ class Packed:
         array([[1., 0.],
                [0., 1.]])
         """
-        return np.ascontiguousarray(self._array)
+        return _copied(self._array)
 
     def product(self, input: Array, *, out: Array | None = None) -> Array:
         """``input @ matrix``; shapes and errors as `matmul`."""
@@ -76,13 +78,31 @@ class Packed:
         return f"<packed {short(self.dtype)} {self.shape[0]}x{self.shape[1]}>"
 
 
+def _copied(array: Array) -> Array:
+    """Returns a copy in C order, where the array is."""
+    if isinstance(array, np.ndarray):
+        return np.array(array, order="C", copy=True)
+    from ..libraries.cuda.common.lasting_arrays import owned
+
+    copy: Array = owned(array, "prepack")
+    return copy
+
+
+def _columns(array: Array) -> Array:
+    """Returns the columns of a matrix as the rows of a new one: in NumPy's memory one that cannot be written to."""
+    columns = _copied(array.T)
+    if isinstance(columns, np.ndarray):
+        columns.flags.writeable = False
+    return columns
+
+
 def prepack(other: Array) -> Packed:
     """Lay a constant right operand out once, for many products with few rows on the left.
 
     Parameters
     ----------
     other
-        Matrix of shape (k, n), such as the weights of a linear layer.
+        Matrix of shape (k, n), such as the weights of a linear layer; also one of CuPy.
 
     Returns
     -------
@@ -109,9 +129,13 @@ def prepack(other: Array) -> Packed:
     """
     if isinstance(other, Packed):
         return other
-    array = check_array(host_arrays.view_of(other, "prepack: other"), "prepack: other")
+    packed = host_arrays.call(prepack, (other,), {})  # those of PyTorch, JAX and Numba, as their views
+    if packed is not NotImplemented:
+        return packed  # type: ignore[no-any-return]  # what this function returns of a view
+    kind = kind_of(other)
+    array: Any = other if kind is not None and kind.kind == "cuda" else check_array(other, "prepack: other")
     if array.ndim != 2:
         raise BadValue(f"prepack takes a matrix, not an array of shape {array.shape}")
-    if array.dtype.kind not in "fcV":
+    if dtype_of(array).kind not in "fcV":
         raise BadType(f"prepack: other has dtype {array.dtype}", remedy="a floating-point or complex dtype")
     return Packed(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))

@@ -18,7 +18,9 @@ class QuantizedProblem(Problem):
     """A product or a convolution of quantized operands, with a weight that an engine packed.
 
     Operations: ``quantized.linear`` and ``quantized.conv2d``, whose result is quantized, and ``quantized.linear_dynamic``, whose
-    result is float32.
+    result is float32. On devices that one has real numbers for input, which it quantizes to integers from ``least`` to ``most``,
+    its further parameters; it has neither ``form`` nor numbers of the input, ``weight`` lies as the device's library wants it,
+    filled up with zeros, and ``weight_sums``, where they are there, are the sums of its O rows, int32.
     Roles: ``input`` (..., K) or (N, C, H, W), ``weight`` (O, K) or (O, C / groups, h, w), both uint8 or int8 and dense, images
     with channels first or last, as the result then has them too; ``form``, the weight again in the order in which the engine's
     library wants it, as bytes, where it wants another one; ``input_scale``, ``input_zero``, ``result_scale``, ``result_zero``

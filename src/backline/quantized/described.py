@@ -93,7 +93,7 @@ def _builder(op: str, arguments: Callable[..., Any], of_shapes: Callable[..., Qu
     def problem(x: Any, packed: Any, *numbers: Any, **words: Any) -> Any:
         if isinstance(packed, np.ndarray):
             return of_shapes(op, x, packed, *numbers, **words)
-        if there is not None and ops.in_mlx(x):
+        if there is not None and ops.kind_there(x) is not None:
             return there.build(*arguments(x, packed, *numbers, **words))
         return call(*arguments(x, packed, *numbers, **words))
 

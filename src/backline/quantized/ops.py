@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..libraries import host_arrays
-from ..libraries.array_kinds import kind_of
+from ..libraries.array_kinds import ArrayKind, kind_of
 from ..libraries.reference.reference_requantize import FLOAT32, input_integers, input_parameters
 from ..ops.array_arguments import dtype_of
 from ..ops.convolution_checks import points_of
@@ -25,7 +25,7 @@ from .observers import parameters_of_one
 from .packing import Packed, PackedConv2d, PackedLinear
 from .schemes import scheme
 
-__all__ = ["conv2d", "fits", "for_conv2d", "for_dynamic", "for_linear", "in_mlx", "linear", "linear_dynamic"]
+__all__ = ["conv2d", "fits", "for_conv2d", "for_dynamic", "for_linear", "kind_there", "linear", "linear_dynamic"]
 
 MODULE = "backline.quantized"
 U8 = np.dtype(np.uint8)
@@ -82,12 +82,15 @@ def _linear_dynamic(
 
 
 @operation("linear_dynamic_there", module=MODULE, family="quantized")
-def _linear_dynamic_there(x: Any, w: Any, ws: Any, wz: Any, bias: Any, engine: str, least: int, most: int) -> QuantizedProblem:
-    """Returns the arrays of a linear layer with a result of real numbers in MLX, which quantizes `x` itself."""
-    roles = ("input", "weight", "weight_scale", "weight_zero", "bias")
-    operands = tuple(operand(role, a) for role, a in zip(roles, (x, w, ws, wz, bias), strict=True) if a is not None)
+def _linear_dynamic_there(
+    x: Any, w: Any, sums: Any, ws: Any, wz: Any, bias: Any, engine: str, least: int, most: int
+) -> QuantizedProblem:  # fmt: skip
+    """Returns the arrays of a linear layer with a result of real numbers on a device, where `x` is quantized, too."""
+    roles = ("input", "weight", "weight_sums", "weight_scale", "weight_zero", "bias")
+    operands = tuple(operand(role, a) for role, a in zip(roles, (x, w, sums, ws, wz, bias), strict=True) if a is not None)
     parameters = (("engine", engine), ("least", least), ("most", most))
-    return QuantizedProblem("quantized.linear_dynamic", operands, parameters, "quantized", result=(*x.shape[:-1], w.shape[0]))
+    outs = w.shape[0] if sums is None else sums.shape[0]  # the weight may be filled up with zeros
+    return QuantizedProblem("quantized.linear_dynamic", operands, parameters, "quantized", result=(*x.shape[:-1], outs))
 
 
 @operation("conv2d", module=MODULE, family="quantized")
@@ -210,7 +213,7 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     Parameters
     ----------
     x
-        float32 array of shape (..., in), without NaN or infinity; also one of MLX.
+        float32 array of shape (..., in), without NaN or infinity; also one of CuPy or MLX.
     packed
         From `linear_prepack`.
 
@@ -230,8 +233,9 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     -----
     `x` becomes uint8, in the range that the engine of the packed weight has for activations. Sums of integers are exact; times
     ``x.scale * weight.scale``, and plus the bias, they are float64, which is rounded to float32; with a weight packed by "fbgemm"
-    or "qnnpack" all of it is float32, as in those libraries. On arrays of MLX all of that is
-    float32, and an element half-way between two integers may become the other one; NaN is not looked for, and is in every result.
+    or "qnnpack" all of it is float32, as in those libraries. On arrays of CuPy the bits are the same. On those of MLX all of that
+    is float32, and an element half-way between two integers may become the other one. On neither is NaN or infinity looked for,
+    which would take waiting for the device: with one in `x` every result is NaN; nor are scales out of float32's range.
 
     Examples
     --------
@@ -245,34 +249,48 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
         other = host_arrays.call(linear_dynamic, (x, packed), {})
         if other is not NotImplemented:
             return other  # type: ignore[no-any-return]  # an array of the kind that x is of
-    call = _linear_dynamic_there if in_mlx(x) else _linear_dynamic
+    call = _linear_dynamic if kind_there(x) is None else _linear_dynamic_there
     result: Array = call(*for_dynamic(x, packed))
     return result
 
 
-def in_mlx(x: Any) -> bool:
-    """Returns True for an array of MLX, which has products with quantized weights of its own."""
-    kind = kind_of(x)
-    return kind is not None and kind.package == "mlx"
-
-
-def _in_mlx(layer: PackedLinear) -> tuple[Any, ...]:
-    """Returns the packed integers, scales, offsets and the bias of a layer as arrays of MLX."""
+def _in_mlx(layer: PackedLinear, device: str) -> tuple[Any, ...]:
+    """Returns the packed integers, their sums (none), scales, offsets and the bias of a layer as arrays of MLX."""
     from ..libraries.mlx.mlx_quantized import pack
 
     array = sys.modules["mlx.core"].array
     weight, scale, zeros, bias = layer.parts
-    return *map(array, pack(weight, scale, zeros)), None if bias is None else array(bias)
+    words, scales, offsets = map(array, pack(weight, scale, zeros))
+    return words, None, scales, offsets, None if bias is None else array(bias)
+
+
+def _in_cupy(layer: PackedLinear, device: str) -> tuple[Any, ...]:
+    """Returns the same as arrays of CuPy, with the sums of the rows, and zero points or None."""
+    from ..libraries.cuda.cupy.int8_layers import on_device
+
+    return on_device(layer.parts, int(device.partition(":")[2] or 0))
+
+
+_THERE = {"mlx": _in_mlx, "cupy": _in_cupy}  # the kinds of arrays that have linear layers with packed weights
+
+
+def kind_there(x: Any) -> ArrayKind | None:
+    """Returns the kind of an array that is quantized where it is; None for an array of NumPy's, and what is none."""
+    kind = kind_of(x)
+    return kind if kind is not None and kind.package in _THERE else None
 
 
 def for_dynamic(x: Any, packed: Any) -> tuple[Any, ...]:
-    layer = _packed("linear_dynamic", packed, PackedLinear)
-    array = x if in_mlx(x) else check_kind("linear_dynamic", x)
+    layer, there = _packed("linear_dynamic", packed, PackedLinear), kind_there(x)
+    array = check_kind("linear_dynamic", x) if there is None else x
     if dtype_of(array).name != "float32":
         raise BadType(f"linear_dynamic: x has dtype {array.dtype}, it must be float32", remedy="x.astype(float32)")
     fits("linear_dynamic", tuple(array.shape), layer.shape)
-    if array is x and in_mlx(x):
-        return array, *layer.there("mlx", lambda: _in_mlx(layer)), layer.engine, *scheme(layer.engine).activations(U8)
+    if there is not None:
+        device = there.device(x)
+        make = _THERE[there.package]
+        arrays = layer.there(device, lambda: make(layer, device))
+        return array, *arrays, layer.engine, *scheme(layer.engine).activations(U8)
     low, high = extremes(array)
     if not (isfinite(low) and isfinite(high)):
         what = "NaN" if isnan(low) or isnan(high) else "infinity"

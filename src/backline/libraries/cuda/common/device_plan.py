@@ -11,7 +11,9 @@ from ...base import RefusedForNow
 from . import alignment, bindings, faults
 from .device_facts import index_of
 
-__all__ = ["DevicePlan", "at", "new_images", "prepared", "refuse_overlaps", "refuse_overlaps_of_out", "strided"]
+__all__ = [
+    "DevicePlan", "at", "new_images", "prepared", "refuse_capture", "refuse_overlaps", "refuse_overlaps_of_out", "strided",
+]  # fmt: skip
 
 
 LEGACY = 1  # the streams 0 and 1 are CUDA's legacy default stream, which no graph is recorded from
@@ -72,6 +74,13 @@ def capture_refused(what: str) -> RefusedForNow:
     )
 
 
+def refuse_capture(device: int, what: str) -> None:
+    """Refuses what a graph cannot have in it, if the current stream of a device records one."""
+    stream = bindings.cupy().cuda.get_current_stream(device)
+    if stream.ptr > LEGACY and stream.is_capturing():
+        raise capture_refused(what)
+
+
 def prepared(
     problem: Problem, make: Callable[[], Callable[..., Any]], what: str, errors: tuple[type[Exception], ...] = ()
 ) -> DevicePlan:
@@ -81,9 +90,7 @@ def prepared(
     refused before.
     """
     device = index_of(problem)
-    stream = bindings.cupy().cuda.get_current_stream(device)
-    if stream.ptr > LEGACY and stream.is_capturing():
-        raise capture_refused(what)
+    refuse_capture(device, what)
     with bindings.cupy().cuda.Device(device):
         function = make()
     return DevicePlan(function, device, what, errors, problem.scalars)

@@ -18,6 +18,7 @@ from ....problems.attention_problem import AttentionProblem
 from ....problems.einsum_problem import EinsumProblem
 from ....problems.multi_head_problem import MultiHeadProblem
 from ....problems.neural_problem import NeuralProblem
+from ....problems.quantized_problem import QuantizedProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import python_packages
 from ...base import Algorithm, Handler, Planner, Refusal
@@ -29,7 +30,7 @@ from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
 from ..common.device_plan import DevicePlan, prepared
-from . import recurrent_steps, row_kernels
+from . import int8_layers, recurrent_steps, row_kernels
 
 __all__ = ["CuPy", "space"]
 
@@ -158,6 +159,14 @@ def _prepare_rnn(planner: Planner, problem: RnnProblem, algorithm: Algorithm) ->
     return prepared(problem, lambda: recurrent_steps.function(problem, planner), f"CuPy, {problem.op}")
 
 
+def _int8_algorithms(planner: Planner, problem: QuantizedProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return int8_layers.algorithms(problem)
+
+
+def _prepare_int8(planner: Planner, problem: QuantizedProblem, algorithm: Algorithm) -> DevicePlan:
+    return prepared(problem, lambda: int8_layers.function(problem, planner), f"CuPy, {problem.op}")
+
+
 class CuPy(BindingLibrary):
     """cupy, the package, for elementwise work and reductions; products, transforms and solvers are other libraries'."""
 
@@ -170,6 +179,7 @@ class CuPy(BindingLibrary):
             _prepared(lambda p, algorithm: composed_function(p)),
         ),
         RnnProblem: Handler(_rnn_algorithms, _prepare_rnn),
+        QuantizedProblem: Handler(_int8_algorithms, _prepare_int8),
     }
 
     def version(self) -> str | None:

@@ -165,7 +165,8 @@ def source(op: str, dtype: str, body: str = "", **facts: str) -> str:
     return f'{head}\nextern "C" __global__ {bound} void {op}({parameters})\n{{ const Given p = {{{fields}}}; {called}(p); }}\n'
 
 
-def _compiled(text: str, name: str) -> Any:
+def compiled(text: str, name: str) -> Any:
+    """Returns the kernel of a name in CUDA C++, compiled once."""
     cupy = bindings.cupy()
     kernel = _kernels.get((cupy, text, name))
     if kernel is None:
@@ -229,7 +230,7 @@ def _rows(p: NeuralProblem, where: Geometry) -> Run:
     if by_channel:  # nothing is reduced: rows are what lies together of a channel, or the channels of a place
         rows, n, inner = (where.outer * where.n, where.inner, 1) if where.inner > 1 else (where.outer, where.n, 1)
     body, blocks, threads = rows_launch(rows, n, inner, first.dtype.itemsize, p.op.endswith("_grad"))
-    kernel = _compiled(source(p.op, p.dtype.name, body), p.op)
+    kernel = compiled(source(p.op, p.dtype.name, body), p.op)
     kinds, eps = inputs.kinds, np.float64(p.parameter("eps", 0.0))
     channels = where.n if where.inner > 1 else 0
     sizes = tuple(np.int64(v) for v in (rows, n, channels if by_channel else inner))
@@ -258,7 +259,7 @@ def _batch_norm(p: NeuralProblem, where: Geometry) -> Run:
         "COLUMNS": str(int(columns)), "VECTOR": str(int(not columns and where.inner % width == 0)),
         "INDEX": "unsigned" if where.outer * where.inner < 1 << 31 else "unsigned long long",
     }  # fmt: skip
-    kernel = _compiled(source(p.op, p.dtype.name, **facts), "batch_norm_grad" if grad else p.op)
+    kernel = compiled(source(p.op, p.dtype.name, **facts), "batch_norm_grad" if grad else p.op)
     sizes = (*(np.int64(v) for v in (where.outer, channels, where.inner)), np.int32(grid[1]))
     phases = [np.int32(v) for v in ((0,) if grid[1] == 1 else (1, 2, 3) if grad else (1, 2))]
     roles = ("weight",) if grad else ("weight", "bias")
