@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from backline.libraries.cuda.common import alignment
 from backline.nn import functional as F
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.recording import error
 from fakes.solver_machine import real_types
 from support import clean
@@ -24,15 +23,6 @@ pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 
 ON_LT = {"cuda.preferred_blas_library": "cublaslt"}
-
-
-
-
-@pytest.fixture
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuMachine]:
-    made = GpuMachine(tmp_path_factory.getbasetemp())
-    with inserted(**made.modules()), made.without_libraries():
-        yield made
 
 
 def moved(host: np.ndarray[Any, Any], by: int = 1) -> ndarray:

@@ -1,4 +1,4 @@
-"""What cuBLAS and cuBLASLt are asked to do, for every kind of data and every switch: values only, nothing is called."""
+"""Calls of cuBLAS and cuBLASLt for every kind of data and every switch: values only, nothing is called."""
 
 from __future__ import annotations
 
