@@ -11,17 +11,12 @@ import backline
 from backline.errors import BadType, BadValue
 from backline.nn.functional import grouped_mm
 from grouped import ACCURACY, agree, reference
-from support import clean, dtype_of, new_seed
+from support import clean, dtype_of, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean")
-assert clean
+assert clean and rng and seed  # fixtures
 
 ENDS = [[2, 5, 9], [0, 9, 9], [0, 0, 0], [3, 3, 7], [9, 9, 9]]
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(new_seed())
 
 
 SHAPES = {"rows": ((9, 4), (3, 4, 5)), "columns": ((3, 6, 4), (4, 9)), "terms": ((6, 9), (9, 5))}

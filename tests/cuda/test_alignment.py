@@ -16,6 +16,7 @@ from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
 from fakes.recording import error
 from fakes.solver_machine import real_types
+from gpu.arrays import numbers
 from support import clean
 
 real_types()
@@ -33,12 +34,6 @@ def moved(host: np.ndarray[Any, Any], by: int = 1) -> ndarray:
     array = np.ndarray(host.shape, host.dtype, memory, begin, host.strides)
     array[...] = host
     return ndarray(array)
-
-
-def numbers(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
-    rng = np.random.default_rng(list(shape))
-    x = rng.standard_normal(shape)
-    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("complex") else x).astype(dtype)
 
 
 def test_what_counts_as_misaligned(machine: GpuMachine) -> None:

@@ -21,12 +21,12 @@ from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
 from grouped import ACCURACY, agree
-from support import clean, dtype_of, new_seed
+from support import clean, dtype_of, rng, seed
 
 real = pytest.importorskip("nvmath.bindings.cublas")
 real_lt = pytest.importorskip("nvmath.bindings.cublasLt")
 pytestmark = pytest.mark.usefixtures("clean")
-assert clean
+assert clean and rng and seed  # fixtures
 
 # form -> shapes of the operands, of three groups; every row is a multiple of 16 bytes.
 SHAPES = {"rows": ((40, 16), (3, 16, 24)), "columns": ((3, 8, 16), (16, 40)), "terms": ((16, 40), (40, 24))}
@@ -45,11 +45,6 @@ def machine() -> Iterator[Machine]:
     # What a process allocates lies at multiples of 16 bytes.
     with inserted(cupy=made.cupy, cublas=made.cublas, cublasLt=Lt(real_lt, log=made.log)):
         yield made
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(new_seed())
 
 
 def check(form: str, a: Any, b: Any, ends: list[int]) -> str:

@@ -15,17 +15,12 @@ from backline.problems.memory_layout import batch_offsets
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
 from fakes.solver_machine import real_types
+from gpu.arrays import numbers
 from support import clean
 
 real_types()
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
-
-
-def numbers(*shape: int, dtype: str = "float32") -> Any:
-    rng = np.random.default_rng(list(shape))
-    x = rng.standard_normal(shape)
-    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("complex") else x).astype(dtype)
 
 
 @pytest.mark.parametrize("batch", [(1,), (7,), (2, 3), (3, 1, 2), (2, 3, 4), (5, 1), (1, 1), (2, 2, 2, 2)])
