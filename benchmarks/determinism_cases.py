@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 import backline
@@ -74,6 +75,8 @@ def _products(add: Any, draw: Any, size: Any) -> None:
     add("bmm of two", backline.bmm, draw(2, n // 2, n // 2), draw(2, n // 2, n // 2))
     add("linear", lambda x, w, c: functional.linear(x, w, c, activation="gelu"), a, b, draw(n))
     add("linear_weight", grad.linear_weight, a, b)
+    few, ends = n // 4, np.array([n // 8, n // 2, n // 2, n])
+    add("grouped_mm", lambda x, w: functional.grouped_mm(x, w, offs=ends), draw(n, few), draw(4, few, few))
     add("einsum", lambda x, y, z: backline.einsum("ij,jk,kl->il", x, y, z), a, b, draw(n, n // 8))
     add("einsum, batch", lambda x, y: backline.einsum("bij,bjk->bik", x, y), draw(4, n // 4, n // 4), draw(4, n // 4, n // 4))
 
@@ -128,6 +131,7 @@ def _layers(add: Any, draw: Any, size: Any) -> None:
     add("gelu", functional.gelu, x)
     add("layer_norm", lambda x, w: functional.layer_norm(x, (width,), w), x, weight)
     add("layer_norm_backward", lambda x, g, w: grad.layer_norm_backward(x, g, (width,), w), x, x, weight)
+    add("rms_norm", lambda x, w: functional.rms_norm(x, (width,), w), x, weight)
     mean, variance = np.zeros(64, np.float32), np.ones(64, np.float32)
     add("batch_norm", lambda x, m, v: functional.batch_norm(x, m, v), images, mean, variance)
     # It updates the running statistics, which the next call is to find as they were.
@@ -142,6 +146,9 @@ def _attention(add: Any, draw: Any, size: Any) -> None:
     add("attention", functional.scaled_dot_product_attention, q, q, q)
     add("attention, causal", lambda q: functional.scaled_dot_product_attention(q, q, q, is_causal=True), q)
     add("attention_backward", grad.scaled_dot_product_attention_backward, q, q, q, q)
+    packed, ends = draw(3 * length, 8, 64), [0, length, 2 * length, 2 * length + length // 3, 3 * length]
+    add("varlen_attn", lambda q: functional.varlen_attn(q, q, q, ends, is_causal=True), packed)
+    add("varlen_attn_backward", lambda q: grad.varlen_attn_backward(q, q, q, q, ends), packed)
     x, w, out = draw(2, length, 256), draw(768, 256) / 16, draw(256, 256) / 16
     add("multi_head_attention", lambda x, w, o: functional.multi_head_attention(x, x, x, 4, w, None, o, None), x, w, out)
 
@@ -190,3 +197,7 @@ def _quantized(add: Any, draw: Any, size: Any) -> None:
     add("quantized.linear", lambda: quantized.linear(x, packed, scale=0.5, zero_point=100).int_repr)
     add("quantized.linear_dynamic", lambda y: quantized.linear_dynamic(y, packed), draw(n, n))
     add("quantized.conv2d", lambda: quantized.conv2d(images, kernel, scale=0.5, zero_point=100).int_repr)
+    short, one = (draw(n, n) * 50).clip(-128, 127).astype(np.int8), np.ones(1, np.float32)
+    add("int_mm", quantized.int_mm, short, short)
+    float8 = draw(n, n).astype(ml_dtypes.float8_e4m3fn)
+    add("scaled_mm", lambda x: functional.scaled_mm(x, x, one, "TensorWise", one, "TensorWise"), float8)

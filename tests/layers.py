@@ -1,4 +1,4 @@
-"""What the tests of layers share: images of every layout, a result by every library, and comparison in float64."""
+"""Helpers of the tests of layers: images of every layout, a result by every library, and comparison in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of recurrent networks share: calls, a loop over single sequences in float64, and comparison."""
+"""Helpers of the tests of recurrent networks: calls, a loop over single sequences in float64, and comparison."""
 
 from __future__ import annotations
 

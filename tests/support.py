@@ -1,4 +1,4 @@
-"""What the contract, engine, core, thread and fault tests share: seeds, layouts, every algorithm of a library, error bounds.
+"""Helpers of the contract, engine, core, thread and fault tests: seeds, layouts, every algorithm of a library, error bounds.
 
 Test modules import it by path (``from support import ...``): each folder's conftest puts this folder on ``sys.path``.
 """
@@ -32,6 +32,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = ("float32", "float64", "complex64", "complex128")
 HALVES = ("float16", "bfloat16")
 THREADS = 2
+# The environment of a program in which new memory holds numbers that a result would show.
+POISON = {"MALLOC_PERTURB_": "1", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

@@ -54,7 +54,7 @@ def test_what_the_newest_chips_reduce(family: str, name: str, wanted: bool) -> N
 
 
 class Told:
-    """What MLX tells of a device."""
+    """The facts that MLX tells of a device."""
 
     gpu = "gpu"
 

@@ -1,4 +1,4 @@
-"""What is made of other operations, and the gradients of layers, on arrays of MLX."""
+"""Operations made of others, and the gradients of layers, on arrays of MLX."""
 
 from __future__ import annotations
 

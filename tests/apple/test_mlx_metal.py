@@ -1,4 +1,4 @@
-"""What only a Mac with a Metal device shows: the same operations on the GPU, against float64 of NumPy."""
+"""Operations that only a Mac with a Metal device shows: on the GPU, against float64 of NumPy."""
 
 from __future__ import annotations
 

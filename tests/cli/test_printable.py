@@ -1,4 +1,4 @@
-"""What commands quote from elsewhere cannot steer the terminal."""
+"""Texts that commands quote from elsewhere cannot steer the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before a script: options that there are none of, scripts that are missing or not given, options that exclude one."""
+"""Arguments before a script: options that there are none of, scripts that are missing or not given, options that exclude one."""
 
 from __future__ import annotations
 

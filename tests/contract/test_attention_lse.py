@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(error, match=text):
             gradients(x, x, x, x, **given)
     with pytest.raises(BadType, match="return_lse"):
-        attend(x, x, x, return_lse=1)  # type: ignore[call-overload]
+        attend(x, x, x, return_lse=1)  # type: ignore[call-overload]  # an integer is refused, also where nobody checks types
 
 
 def test_problems_tell_and_read_it() -> None:

@@ -298,7 +298,7 @@ def test_sizes_that_threads_share(library: str, case: str, dtype: str, rng: np.r
 
 @pytest.mark.parametrize("library", BLAS)
 def test_blocks_of_any_size(library: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How a convolution is cut into blocks does not show in its result."""
+    """The blocks that a convolution is cut into do not show in its result."""
     x, w = random_array(rng, (2, 6, 9, 8), np.dtype(np.float64)), random_array(rng, (4, 3, 3, 2), np.dtype(np.float64))
     kwargs = {"padding": 1, "groups": 2}
     grad = random_array(rng, (2, 4, 9, 9), x.dtype)

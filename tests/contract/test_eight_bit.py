@@ -74,7 +74,7 @@ def test_members_of_the_enum_and_of_others_are_recipes() -> None:
     theirs = enum.Enum("Theirs", ["TensorWise", "RowWise"])
     a = np.eye(3).astype(E4M3)
     for recipe in ("TensorWise", ScalingType.TensorWise, theirs.TensorWise, [ScalingType.TensorWise]):
-        assert np.array_equal(scaled_mm(a, a, ONE, recipe, ONE, recipe).astype(float), np.eye(3))  # type: ignore[arg-type]
+        assert np.array_equal(scaled_mm(a, a, ONE, recipe, ONE, recipe).astype(float), np.eye(3))  # type: ignore[arg-type]  # an Enum of others
     assert ScalingType.RowWise == "RowWise" and scaled_mm(a, a, ONE, "TensorWise", ONE, "TensorWise").dtype == BF16
 
 

@@ -10,36 +10,13 @@ import pytest
 import backline
 from backline.errors import BadType, BadValue
 from backline.nn.functional import grouped_mm
-from support import clean, dtype_of, new_seed
+from grouped import ACCURACY, agree, reference
+from support import clean, dtype_of, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean")
-assert clean
+assert clean and rng and seed  # fixtures
 
-ACCURACY = {
-    "float16": (2.0**-11, 2.0**-22),
-    "bfloat16": (2.0**-8, 2.0**-22),
-    "float32": (0.0, 2.0**-22),
-    "float64": (0.0, 2.0**-51),
-}
 ENDS = [[2, 5, 9], [0, 9, 9], [0, 0, 0], [3, 3, 7], [9, 9, 9]]
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(new_seed())
-
-
-def reference(form: str, a: Any, b: Any, ends: list[int]) -> Any:
-    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-    if form == "terms":
-        return np.stack([a[:, part] @ b[part] for part in parts])
-    result = np.zeros((a.shape[-2], b.shape[-1]))
-    for i, part in enumerate(parts):
-        if form == "rows":
-            result[part] = a[part] @ b[i]
-        else:
-            result[:, part] = a[i] @ b[:, part]
-    return result
 
 
 SHAPES = {"rows": ((9, 4), (3, 4, 5)), "columns": ((3, 6, 4), (4, 9)), "terms": ((6, 9), (9, 5))}
@@ -53,13 +30,7 @@ def test_groups_agree_with_float64(form: str, dtype: str, rng: np.random.Generat
         a, b = (rng.standard_normal(shape).astype(kind) for shape in SHAPES[form])
         turned = np.ascontiguousarray(np.swapaxes(b, -1, -2)).swapaxes(-1, -2)
         for right in (b, turned, b[..., ::-1]):
-            result = grouped_mm(a, right, offs=np.array(ends, np.int32))
-            x, y = a.astype(np.float64), right.astype(np.float64)
-            wanted, size = reference(form, x, y, ends), reference(form, np.abs(x), np.abs(y), ends)
-            rounding, sums = ACCURACY[dtype]
-            assert result.dtype == kind and result.shape == wanted.shape
-            bound = rounding * np.abs(wanted) + (9 + 4) * sums * size + 1e-7 * (dtype == "float16")
-            assert (np.abs(result.astype(np.float64) - wanted) <= bound).all()
+            agree(grouped_mm(a, right, offs=np.array(ends, np.int32)), form, a, right, ends)
 
 
 def test_one_product_a_group_without_offsets(rng: np.random.Generator) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from support import python
+from support import POISON, python
 
-POISON = {"MALLOC_PERTURB_": "1", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 HEAD = """
 import ml_dtypes
 import numpy as np

@@ -156,7 +156,7 @@ def test_softmax_of_halves(dtype: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("dtype", ("float32", *HALVES))
 @pytest.mark.parametrize("activation", (None, "relu", "gelu"))
 def test_linear_into_any_memory(activation: str | None, dtype: str, rng: np.random.Generator) -> None:
-    """What follows the product comes where `out` is, whatever its layout; batches that are no single matrix too."""
+    """The result of the steps after a product comes where `out` is, whatever its layout; batches that are no single matrix too."""
     x, w, b = draw(rng, (4, 50, 24), dtype, 0.5)[:, ::2], draw(rng, (40, 24), dtype, 0.5), draw(rng, (80,), dtype)[::2]
     r = draw(rng, (4, 25, 40), dtype)
     wanted = wide(x) @ wide(w).T + wide(b) + wide(r)

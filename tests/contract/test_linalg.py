@@ -666,7 +666,7 @@ def test_unit_triangles_do_not_read_their_diagonal(library: str) -> None:
 
 @pytest.mark.parametrize("library", ["mkl", "openblas"])
 def test_svd_has_a_second_try(library: str, rng: np.random.Generator) -> None:
-    """Where gesdd does not converge, gesvd is tried; a test double stands in for the failure, which no known matrix provokes."""
+    """Decompositions for which gesdd does not converge are tried by gesvd; a test double fails, which no known matrix provokes."""
     from backline.libraries.blas import lapack
 
     lib = need(library)

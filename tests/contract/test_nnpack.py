@@ -1,4 +1,4 @@
-"""What NNPACK computes: convolutions by each of its algorithms, every layout, against the widest arithmetic.
+"""Convolutions by each algorithm of NNPACK, every layout, against the widest arithmetic.
 
 By the copy inside PyTorch where that is installed, and by a stand-in, which shows that it gets what it is meant to get.
 """

@@ -1,4 +1,4 @@
-"""What oneDNN computes: every operation it is asked for, each of its algorithms, dtype and layout, against float64.
+"""oneDNN's results: every operation it is asked for, each of its algorithms, dtype and layout, against float64.
 
 The references here are written for these tests: sums over the places of a kernel, formulas of the standard library.
 """

@@ -1,4 +1,4 @@
-"""What is divided into parts of a fixed size, for the same bits on any number of threads, is right: small parts, so that there are many."""
+"""Sums divided into parts of a fixed size, for the same bits on any number of threads: small parts, so that there are many."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ KINDS = ("uint8", "int8")
 
 @pytest.fixture
 def by_reference() -> Iterator[None]:
-    """What is packed here is packed by the exact engine in NumPy."""
+    """Weights packed here are packed by the exact engine in NumPy."""
     with backend.flags(engine="reference"):
         yield
 

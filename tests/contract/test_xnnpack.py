@@ -1,4 +1,4 @@
-"""What XNNPACK computes: convolutions, transposed ones, products and linear layers, every layout, against the widest arithmetic.
+"""XNNPACK's results: convolutions, transposed ones, products and linear layers, every layout, against the widest arithmetic.
 
 By the library of the system, and by stand-ins with the interfaces of other generations.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from backline.libraries.cuda.common import alignment
 from backline.nn import functional as F
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.recording import error
 from fakes.solver_machine import real_types
+from gpu.arrays import numbers
 from support import clean
 
 real_types()
@@ -24,15 +24,6 @@ pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 
 ON_LT = {"cuda.preferred_blas_library": "cublaslt"}
-
-
-
-
-@pytest.fixture
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuMachine]:
-    made = GpuMachine(tmp_path_factory.getbasetemp())
-    with inserted(**made.modules()), made.without_libraries():
-        yield made
 
 
 def moved(host: np.ndarray[Any, Any], by: int = 1) -> ndarray:
@@ -43,12 +34,6 @@ def moved(host: np.ndarray[Any, Any], by: int = 1) -> ndarray:
     array = np.ndarray(host.shape, host.dtype, memory, begin, host.strides)
     array[...] = host
     return ndarray(array)
-
-
-def numbers(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
-    rng = np.random.default_rng(list(shape))
-    x = rng.standard_normal(shape)
-    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("complex") else x).astype(dtype)
 
 
 def test_what_counts_as_misaligned(machine: GpuMachine) -> None:

@@ -100,7 +100,7 @@ Tensor.__qualname__ = "Tensor"
 
 
 class Torch:
-    """What the views use of PyTorch."""
+    """The part of PyTorch that the views use."""
 
     def __init__(self) -> None:
         self.Tensor, self.nn, self.strided = Tensor, SimpleNamespace(Parameter=type("Parameter", (), {})), "strided"

@@ -17,25 +17,19 @@ from backline.nn.attention import SDPBackend, sdpa_kernel
 from fakes import philox
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.solver_machine import real_types
 from support import clean, dtype_of
 
 real_types()
-pytestmark = pytest.mark.usefixtures("clean", "machine")
+pytestmark = pytest.mark.usefixtures("clean", "machine", "by_the_formula")
 assert clean
 Array = Any
 NEAR = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> GpuMachine:
-    return GpuMachine(tmp_path_factory.mktemp("machine"))
-
-
 @pytest.fixture
-def machine(made: GpuMachine) -> Iterator[None]:
-    with inserted(**made.modules()), sdpa_kernel(SDPBackend.MATH):
+def by_the_formula() -> Iterator[None]:
+    with sdpa_kernel(SDPBackend.MATH):
         yield
 
 

@@ -1,11 +1,10 @@
-"""What stands between products on CUDA arrays, and what is made of other operations there: computed by CuPy's stand-in.
+"""Steps between products on CUDA arrays, and operations made of others there: computed by CuPy's stand-in.
 
 The C++ of the kernels is compiled for the CPU, so its numbers are compared with those of NumPy in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from backline.nn import functional as F
 from backline.nn import grad as G
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.solver_machine import real_types
 from gpu.layers import EQUATIONS, layers
 from support import clean, dtype_of
@@ -31,17 +29,6 @@ assert clean
 
 HALVES, FLOATS = ("float16", "bfloat16"), ("float32", "float64", "complex64", "complex128")
 NEAR = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e-13, "complex64": 4e-6, "complex128": 1e-13}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> GpuMachine:
-    return GpuMachine(tmp_path_factory.mktemp("machine"))
-
-
-@pytest.fixture
-def machine(made: GpuMachine) -> Iterator[None]:
-    with inserted(**made.modules()):
-        yield
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""What the recorded calls compute: each is done by NumPy, with the addresses, leading dimensions and steps it was given."""
+"""Numbers of the recorded calls: each is computed by NumPy, with the addresses, leading dimensions and steps it was given."""
 
 from __future__ import annotations
 

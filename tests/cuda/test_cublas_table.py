@@ -1,11 +1,10 @@
-"""What cuBLAS and cuBLASLt are asked to do, for every kind of data and every switch: values only, nothing is called."""
+"""Calls of cuBLAS and cuBLASLt for every kind of data and every switch: values only, nothing is called."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -22,7 +21,7 @@ from backline.problems.matmul_problem import MatmulProblem
 from backline.switches import store
 from fakes.cupy_standin import A100, H100, T4, CuPy
 from fakes.insert import inserted
-from support import clean
+from support import clean, dtype_of
 
 pytestmark = pytest.mark.usefixtures("clean", "device")
 assert clean
@@ -38,10 +37,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     with inserted(cupy=CuPy(H100, A100, T4), cublas=object(), cublasLt=object()):
         yield
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def operand(role: str, dtype: str, *shape: int, repeated: tuple[int, ...] = ()) -> Operand:

@@ -33,7 +33,7 @@ ALLOWED = {HALF: 2e-3, BRAIN: 2e-2, SINGLE: 1e-5, DOUBLE: 1e-12}
 
 
 class Machine:
-    """What libraries find: `blas.log` has the calls of cuBLAS."""
+    """The modules that libraries find: `blas.log` has the calls of cuBLAS."""
 
     def __init__(self) -> None:
         self.cupy, self.blas = CuPy(H100), Blas(real)

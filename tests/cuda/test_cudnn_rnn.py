@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_recurrent import host_grad, ones, run, run_grad, there
+from cuda_recurrent import agree, close, forms, host_grad, ones, run, run_grad, there
 
 import backline
 from backline import nn, switches
@@ -34,7 +34,7 @@ from backline.nn import grad as nn_grad
 from fakes import cudnn_rnn
 from fakes.cupy_standin import A100, H100, T4, CuPy, ndarray
 from fakes.insert import inserted
-from recurrent import MODES, compare, make, oracle, tolerance
+from recurrent import MODES, compare, make, oracle
 from support import HALVES, clean, dtype_of, rng, seed
 
 __all__ = ["clean", "rng", "seed"]
@@ -42,11 +42,6 @@ __all__ = ["clean", "rng", "seed"]
 pytestmark = pytest.mark.usefixtures("clean", "native")
 Array = Any
 CONFIG = "CUBLAS_WORKSPACE_CONFIG"
-FORMS = [
-    (layers, bidirectional, biases, batch_first, lengths)
-    for layers, bidirectional in ((1, False), (1, True), (3, True))
-    for biases, batch_first, lengths in ((True, False, None), (False, True, (4, 2, 1)), (True, True, (3, 0, 4)), (True, False, (0, 0, 0)))
-]
 
 
 @pytest.fixture
@@ -61,48 +56,31 @@ def native() -> Iterator[Any]:
     library.standin_scatter(0)
 
 
-def close(got: tuple[Array, ...], wanted: tuple[Array, ...], dtype: Any, terms: int) -> None:
-    assert len(got) == len(wanted)
-    bound = tolerance(dtype) * terms
-    for i, (found, right) in enumerate(zip(got, wanted, strict=True)):
-        assert found.dtype == dtype and found.shape == right.shape
-        np.testing.assert_allclose(found.astype(np.float64), right, rtol=bound, atol=bound, err_msg=str(i))
-
-
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("layers", "bidirectional", "biases", "batch_first", "lengths"), FORMS)
+@pytest.mark.parametrize(("layers", "bidirectional", "biases", "batch_first", "lengths"), forms((1, False), (1, True), (3, True)))
 def test_numbers(
     layers: int, bidirectional: bool, biases: bool, batch_first: bool, lengths: Any, mode: str, rng: np.random.Generator
 ) -> None:
     for dtype in (np.float32, np.float64):
         call = make(rng, mode, 4, 3, 5, 6, layers=layers, bidirectional=bidirectional, biases=biases, batch_first=batch_first, dtype=dtype)
-        further = {} if lengths is None else {"lengths": np.array(lengths)}
-        compare(run(mode, call, **further), oracle(mode, call, lengths), dtype, f"{mode} {dtype}")
-        assert backline.explain().library == "cudnn"
-        grads = ones(mode, rng, call, lengths)
-        close(run_grad(mode, call, grads, **further), host_grad(mode, call, grads, **further), dtype, 30)
+        assert agree(mode, rng, call, lengths).library == "cudnn"
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_halves(dtype: str, mode: str, native: Any, rng: np.random.Generator) -> None:
     call = make(rng, mode, 3, 2, 5, 4, layers=2, dtype=dtype_of(dtype))
-    compare(run(mode, call), oracle(mode, call), dtype_of(dtype), mode)
-    assert backline.explain().effective_precision == "f32 accumulation" and (native.standin_math(), native.standin_compute()) == (1, 0)
-    grads = ones(mode, rng, call)
-    close(run_grad(mode, call, grads), host_grad(mode, call, grads), dtype_of(dtype), 30)
+    assert agree(mode, rng, call).effective_precision == "f32 accumulation" and (native.standin_math(), native.standin_compute()) == (1, 0)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_gates_that_lie_by_themselves(mode: str, native: Any, rng: np.random.Generator) -> None:
     native.standin_scatter(1)
     call = make(rng, mode, 3, 2, 4, 5, layers=2, bidirectional=True)
-    compare(run(mode, call), oracle(mode, call), np.float64, mode)
-    grads = ones(mode, rng, call)
-    close(run_grad(mode, call, grads), host_grad(mode, call, grads), np.float64, 30)
+    agree(mode, rng, call)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -114,7 +92,7 @@ def test_missing_gradients_are_zeros(mode: str, rng: np.random.Generator) -> Non
             some = [g if has else None for g, has in zip(grads, given, strict=True)]
             for lengths in (None, np.array([0, 2])):
                 further = {} if lengths is None else {"lengths": lengths}
-                close(run_grad(mode, call, some, **further), host_grad(mode, call, some, **further), np.float64, 30)
+                close(run_grad(mode, call, some, **further), host_grad(mode, call, some, **further), np.float64)
 
 
 @pytest.mark.parametrize("lengths", [np.array([2, 0, 3], np.uint8), np.array([1, 4, 2], np.int32)])
@@ -178,8 +156,8 @@ def test_dropout(lengths: Any, mode: str, native: Any, rng: np.random.Generator,
     plan_caches.clear()
     seedings = native.standin_seedings()
     for _ in range(2):  # the same seed, the same elements
-        close(run(mode, call, seed=77, **further), wanted, np.float64, 30)
-        close(run_grad(mode, call, grads, seed=77, **further), wanted_grads, np.float64, 30)
+        close(run(mode, call, seed=77, **further), wanted, np.float64)
+        close(run_grad(mode, call, grads, seed=77, **further), wanted_grads, np.float64)
     assert native.standin_seedings() == seedings + 1  # gradients take the states that were seeded for the network
     other = run(mode, call, seed=78, **further)
     assert not np.allclose(other[0], wanted[0]) and "dropout by cuDNN" in str(backline.explain())
@@ -283,7 +261,7 @@ def test_the_small_kernels_run_first(native: Any, rng: np.random.Generator) -> N
         compare(run(mode, call), oracle(mode, call), np.float32, mode)
         assert native.standin_algo() == 3
         grads = ones(mode, rng, call)
-        close(run_grad(mode, call, grads), host_grad(mode, call, grads), np.float32, 30)
+        close(run_grad(mode, call, grads), host_grad(mode, call, grads), np.float32)
 
 
 def test_disabled(rng: np.random.Generator) -> None:

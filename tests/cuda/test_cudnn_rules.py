@@ -1,4 +1,4 @@
-"""What cuDNN is asked, as a function of the Problem, the switches and the device: no library, no device, no frontend."""
+"""Questions to cuDNN as a function of the Problem, the switches and the device: no library, no device, no frontend."""
 
 from __future__ import annotations
 

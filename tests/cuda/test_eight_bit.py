@@ -23,12 +23,12 @@ from backline.problems.scaled_problem import ScaledProblem
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import A100, H100, CuPy, ndarray
 from fakes.insert import inserted
-from support import LAYOUTS, clean, new_seed
+from support import LAYOUTS, clean, rng, seed
 
 real = pytest.importorskip("nvmath.bindings.cublas")
 real_lt = pytest.importorskip("nvmath.bindings.cublasLt")
 pytestmark = pytest.mark.usefixtures("clean")
-assert clean
+assert clean and rng and seed  # fixtures
 
 E4M3, E5M2, BF16 = (np.dtype(each) for each in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16))
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
@@ -66,11 +66,6 @@ def machine() -> Iterator[Machine]:
     made = Machine()
     with inserted(cupy=made.cupy, cublas=made.cublas, cublasLt=made.lt):
         yield made
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(new_seed())
 
 
 def operands(rng: np.random.Generator, m: int, k: int, n: int, kinds: Any = (E4M3, E4M3)) -> tuple[Any, Any]:

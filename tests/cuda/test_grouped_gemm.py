@@ -20,19 +20,14 @@ from backline.problems.op_registry import operations
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
-from support import clean, dtype_of, new_seed
+from grouped import ACCURACY, agree
+from support import clean, dtype_of, rng, seed
 
 real = pytest.importorskip("nvmath.bindings.cublas")
 real_lt = pytest.importorskip("nvmath.bindings.cublasLt")
 pytestmark = pytest.mark.usefixtures("clean")
-assert clean
+assert clean and rng and seed  # fixtures
 
-ACCURACY = {
-    "float16": (2.0**-11, 2.0**-22),
-    "bfloat16": (2.0**-8, 2.0**-22),
-    "float32": (2.0**-24, 2.0**-22),
-    "float64": (0.0, 2.0**-51),
-}
 # form -> shapes of the operands, of three groups; every row is a multiple of 16 bytes.
 SHAPES = {"rows": ((40, 16), (3, 16, 24)), "columns": ((3, 8, 16), (16, 40)), "terms": ((16, 40), (40, 24))}
 ENDS = [[8, 16, 40], [0, 40, 40], [0, 0, 0], [8, 8, 24], [40, 40, 40]]
@@ -52,33 +47,11 @@ def machine() -> Iterator[Machine]:
         yield made
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(new_seed())
-
-
-def reference(form: str, a: Any, b: Any, ends: list[int]) -> Any:
-    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-    if form == "terms":
-        return np.stack([a[:, part] @ b[part] for part in parts])
-    result = np.zeros((a.shape[-2], b.shape[-1]))
-    for i, part in enumerate(parts):
-        if form == "rows":
-            result[part] = a[part] @ b[i]
-        else:
-            result[:, part] = a[i] @ b[:, part]
-    return result
-
-
 def check(form: str, a: Any, b: Any, ends: list[int]) -> str:
     """The algorithm that computed it."""
     result = grouped_mm(ndarray(a), ndarray(b), offs=ndarray(np.array(ends, np.int32)))
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    wanted, size = reference(form, x, y, ends), reference(form, np.abs(x), np.abs(y), ends)
-    rounding, sums = ACCURACY[a.dtype.name]
-    assert type(result) is ndarray and result.dtype == a.dtype and result.shape == wanted.shape
-    bound = rounding * np.abs(wanted) + 60 * sums * size + 2.0**-24 * (a.dtype.name == "float16")
-    assert (np.abs(result.host.astype(np.float64) - wanted) <= bound).all()
+    assert type(result) is ndarray
+    agree(result.host, form, a, b, ends)
     return str(backline.explain().algorithm)
 
 

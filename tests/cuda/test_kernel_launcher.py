@@ -1,4 +1,4 @@
-"""How compiled attention kernels are kept, loaded and launched: on a CuPy that writes down, without Triton."""
+"""Compiled attention kernels as they are kept, loaded and launched: on a CuPy that writes down, without Triton."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from backline.problems.op_registry import operations
 from backline.problems.sparse_problem import SparseProblem
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.solver_machine import real_types
 from support import clean
 
@@ -37,15 +36,6 @@ pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 
 BILLION = 1 << 30
-
-
-
-
-@pytest.fixture
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuMachine]:
-    made = GpuMachine(tmp_path_factory.getbasetemp())
-    with inserted(**made.modules()), made.without_libraries():
-        yield made
 
 
 def claims(*shape: int, dtype: Any = np.float32, order: tuple[int, ...] = ()) -> ndarray:

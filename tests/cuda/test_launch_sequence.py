@@ -1,4 +1,4 @@
-"""What our attention kernels say of a Problem on a device, and the recipes they make: values alone, no device and no Triton."""
+"""Recipes of our attention kernels for a Problem on a device, and their refusals: values alone, no device and no Triton."""
 
 from __future__ import annotations
 

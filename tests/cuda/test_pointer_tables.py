@@ -1,8 +1,7 @@
-"""What is made on the device, or kept, so that a call does not have to copy or ask: tables of addresses, sizes of workspaces."""
+"""Tables of addresses and sizes of workspaces: made on the device, or kept, so that a call does not have to copy or ask."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -15,28 +14,13 @@ from backline.libraries.cuda.common import pointer_tables
 from backline.problems.memory_layout import batch_offsets
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.solver_machine import real_types
+from gpu.arrays import numbers
 from support import clean
 
 real_types()
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
-
-
-
-
-@pytest.fixture
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuMachine]:
-    made = GpuMachine(tmp_path_factory.getbasetemp())
-    with inserted(**made.modules()), made.without_libraries():
-        yield made
-
-
-def numbers(*shape: int, dtype: str = "float32") -> Any:
-    rng = np.random.default_rng(list(shape))
-    x = rng.standard_normal(shape)
-    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("complex") else x).astype(dtype)
 
 
 @pytest.mark.parametrize("batch", [(1,), (7,), (2, 3), (3, 1, 2), (2, 3, 4), (5, 1), (1, 1), (2, 2, 2, 2)])

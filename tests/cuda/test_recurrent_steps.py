@@ -8,70 +8,43 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_recurrent import host_grad, ones, run, run_grad
+from cuda_recurrent import agree, forms, ones, run, run_grad
 
 import backline
 from backline import switches
 from backline.errors import NoKernel
-from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.solver_machine import real_types
-from recurrent import MODES, compare, make, oracle, tolerance
+from recurrent import MODES, make, oracle
 from support import HALVES, clean, dtype_of, rng, seed
 
 __all__ = ["clean", "rng", "seed"]
 
 real_types()
-pytestmark = pytest.mark.usefixtures("clean", "machine")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> GpuMachine:
-    return GpuMachine(tmp_path_factory.mktemp("machine"))
+pytestmark = pytest.mark.usefixtures("clean", "machine", "without_cudnn")
 
 
 @pytest.fixture
-def machine(made: GpuMachine) -> Iterator[None]:
-    with inserted(**made.modules()), switches.scope({"cudnn.enabled": False}):
+def without_cudnn() -> Iterator[None]:
+    with switches.scope({"cudnn.enabled": False}):
         yield
 
 
-FORMS = [
-    (layers, bidirectional, biases, batch_first, lengths)
-    for layers, bidirectional in ((1, False), (2, True))
-    for biases, batch_first, lengths in ((True, False, None), (False, True, (4, 2, 1)), (True, True, (3, 0, 4)))
-]
-
-
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("layers", "bidirectional", "biases", "batch_first", "lengths"), FORMS)
+@pytest.mark.parametrize(("layers", "bidirectional", "biases", "batch_first", "lengths"), forms((1, False), (2, True)))
 def test_numbers(
     layers: int, bidirectional: bool, biases: bool, batch_first: bool, lengths: Any, mode: str, rng: np.random.Generator
 ) -> None:
     for dtype in (np.float32, np.float64):
         call = make(rng, mode, 4, 3, 5, 6, layers=layers, bidirectional=bidirectional, biases=biases, batch_first=batch_first, dtype=dtype)
-        further = {} if lengths is None else {"lengths": np.array(lengths)}
-        compare(run(mode, call, **further), oracle(mode, call, lengths), dtype, mode)
-        assert (backline.explain().library, backline.explain().algorithm) == ("cupy", "steps")
-        grads = ones(mode, rng, call, lengths)
-        close(run_grad(mode, call, grads, **further), host_grad(mode, call, grads, **further), dtype)
-
-
-def close(got: tuple[Any, ...], wanted: tuple[Any, ...], dtype: Any) -> None:
-    assert len(got) == len(wanted)
-    for found, right in zip(got, wanted, strict=True):
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found.astype(np.float64), right, rtol=30 * tolerance(dtype), atol=30 * tolerance(dtype))
+        chosen = agree(mode, rng, call, lengths)
+        assert (chosen.library, chosen.algorithm) == ("cupy", "steps")
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_halves(dtype: str, mode: str, rng: np.random.Generator) -> None:
     call = make(rng, mode, 3, 2, 5, 4, layers=2, dtype=dtype_of(dtype))
-    compare(run(mode, call), oracle(mode, call), dtype_of(dtype), mode)
-    assert backline.explain().effective_precision == "f32 accumulation"
-    grads = ones(mode, rng, call)
-    close(run_grad(mode, call, grads), host_grad(mode, call, grads), dtype_of(dtype))
+    assert agree(mode, rng, call).effective_precision == "f32 accumulation"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -80,9 +53,7 @@ def test_empty(steps: int, batch: int, features: int, hidden: int, mode: str, rn
     call = make(rng, mode, steps, batch, features, hidden, layers=2, bidirectional=True)
     for enabled in (False, True):  # cuDNN takes no empty networks
         with switches.scope({"cudnn.enabled": enabled}):
-            compare(run(mode, call), oracle(mode, call), np.float64, mode)
-            grads = ones(mode, rng, call)
-            close(run_grad(mode, call, grads), host_grad(mode, call, grads), np.float64)
+            agree(mode, rng, call)
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -25,24 +24,12 @@ from backline.problems import Operand, operand
 from backline.problems.neural_problem import NeuralProblem
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.solver_machine import real_types
 from support import clean
 
 real_types()
 pytestmark = pytest.mark.usefixtures("clean", "machine")
 assert clean
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> GpuMachine:
-    return GpuMachine(tmp_path_factory.mktemp("machine"))
-
-
-@pytest.fixture
-def machine(made: GpuMachine) -> Iterator[None]:
-    with inserted(**made.modules()):
-        yield
 
 
 def problem(op: str, x: Any, **parameters: Any) -> NeuralProblem:

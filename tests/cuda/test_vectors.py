@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from backline import linalg
 from backline.errors import NoKernel
 from backline.nn import grad as G
 from fakes.cupy_standin import ndarray
-from fakes.gpu_machine import GpuMachine
-from fakes.insert import inserted
 from fakes.solver_machine import real_types
 from support import clean
 
@@ -22,17 +19,6 @@ NEAR = 5e-3  # convolutions are in tf32 there, unless they are told otherwise
 real_types()
 pytestmark = pytest.mark.usefixtures("clean", "machine")
 assert clean
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> GpuMachine:
-    return GpuMachine(tmp_path_factory.mktemp("machine"))
-
-
-@pytest.fixture
-def machine(made: GpuMachine) -> Iterator[None]:
-    with inserted(**made.modules()):
-        yield
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:

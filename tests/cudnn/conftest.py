@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def answered(request: pytest.FixtureRequest, deviceless: Deviceless) -> Iterator[dict[str, Any]]:
-    """What tests note of cuDNN's answers; it goes to the file that was asked for."""
+    """Notes of the tests on cuDNN's answers; they go to the file that was asked for."""
     noted: dict[str, Any] = {}
     yield noted
     file = request.config.getoption("--cudnn-result", default=None)

@@ -1,4 +1,4 @@
-"""What the true cuDNN has for batch normalisation in training: the reason why kernels of Backline's own run it."""
+"""Batch normalisation in training by the true cuDNN: the reason why kernels of Backline's own run it."""
 
 from __future__ import annotations
 

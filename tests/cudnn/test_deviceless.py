@@ -1,4 +1,4 @@
-"""What the true cuDNN answers for cards that are described to it: plans, filters, workspaces, and what attention it has.
+"""Answers of the true cuDNN for cards that are described to it: plans, filters, workspaces, and what attention it has.
 
 The numbers of plans differ between versions, so relations between them are asserted. Plans that are compiled at run time stop where
 they would load code, so of attention it is the list of plans that answers.
@@ -126,7 +126,7 @@ def test_a_plans_name_finds_it_again(deviceless: Deviceless, card: str, dtype: s
 
 
 def test_engine_and_knobs_do_not_make_every_plan_again(deviceless: Deviceless) -> None:
-    """Why a plan is found by its name: frontends 1.28 and 1.32 list knobs that they refuse to take."""
+    """Frontends 1.28 and 1.32 list knobs that they refuse to take, so a plan is found by its name."""
     capability, described = deviceless.cards["H100"]
     graph = graph_of(convolution("dgrad"))
     plans = graphs.Plans(deviceless.module, graph, capability, device_property=described)
@@ -183,7 +183,7 @@ def fused(
 
 @pytest.mark.parametrize("card", ["H100", "A100"])
 def test_what_comes_after_a_convolution_is_not_always_in_its_graph(deviceless: Deviceless, card: str) -> None:
-    """Why bias, residual and activation are steps of their own: with a residual there are no plans for channels first.
+    """Bias, residual and activation are steps of their own, for with a residual there are no plans for channels first.
 
     For channels last 9.28 listed 13 to 17, all compiled at run time, of which none can be built here.
     """

@@ -478,7 +478,7 @@ def test_operands_that_a_call_overwrites(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_whole_products_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared of a product does not grow with it."""
+    """The part of a product that is compared does not grow with it."""
     sizes: list[int] = []
 
     def counted(a: Any, b: Any) -> Pair:

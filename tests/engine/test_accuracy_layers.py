@@ -11,9 +11,10 @@ import pytest
 import backline
 from backline import libraries
 from backline.engine import accuracy, accuracy_layers
-from backline.engine.choose import eligible
+from backline.engine.choose import eligible, planner
 from backline.engine.tuning import sample_operands
 from backline.engine.tuning.measure import measure_problem
+from backline.libraries.base import planner_for
 from backline.problems.op_registry import operations
 from support import THREADS, algorithms, clean, problem_of
 
@@ -24,6 +25,7 @@ assert clean and backline.nn.grad  # a fixture, imported to be found by pytest; 
 F, G = "nn.functional.", "nn.grad."
 X = np.ones((4, 6, 8, 10), np.float32)
 W, ROW = np.ones(6, np.float32), np.ones(10, np.float32)
+FLOAT8 = np.ones((6, 10), ml_dtypes.float8_e4m3fn)
 CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "gelu": (F + "gelu", (X,), {}),
     "softmax": (F + "softmax", (X, 1), {}),
@@ -31,6 +33,8 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "log_softmax": (F + "log_softmax", (X, 1), {}),
     "layer_norm": (F + "layer_norm", (X, 10, ROW, ROW), {}),
     "layer_norm of all": (F + "layer_norm", (X, X.shape), {}),
+    "rms_norm": (F + "rms_norm", (X, 10, ROW), {}),
+    "rms_norm of all": (F + "rms_norm", (X, X.shape), {}),
     "batch_norm": (F + "batch_norm", (X, W, W, W, W), {}),
     "training": (F + "batch_norm", (X, None, None, W, W), {"training": True}),
     "max_pool": (F + "max_pool2d", (X, 3, 2, 1), {}),
@@ -46,6 +50,9 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "conv gradient": (G + "conv2d_input", (X.shape, np.ones((5, 6, 3, 3), np.float32), np.ones((4, 5, 6, 8), np.float32)), {}),
     "weight gradient": (G + "conv2d_weight", (X, (5, 6, 3, 3), np.ones((4, 5, 6, 8), np.float32)), {}),
     "attention": (F + "scaled_dot_product_attention", (X, X, X), {"is_causal": True}),
+    "groups of rows": (F + "grouped_mm", (X[0, 0], np.ones((3, 10, 5), np.float32)), {"offs": np.array([3, 3, 8])}),
+    "groups of terms": (F + "grouped_mm", (X[0, 0], X[0, :5].reshape(10, 40)), {"offs": np.array([4, 10], np.int32)}),
+    "8-bit product": (F + "scaled_mm", (FLOAT8, FLOAT8.T, W[:1], "TensorWise", W[:1, None], "TensorWise"), {"output_dtype": "float32"}),
 }
 
 
@@ -55,7 +62,8 @@ def results(problem: Any, arrays: list[Array]) -> list[tuple[str, Any, float]]:
         library = libraries.get(name)
         if library.available() and not (library.families and problem.family not in library.families):
             for a in algorithms(name, problem, THREADS):
-                found.append((a.key, library.prepare(problem, a)(*arrays), accuracy.bound(problem, a.precision)))
+                plan = library.prepare(problem, a, *planner_for(library, planner))
+                found.append((a.key, plan(*arrays), accuracy.bound(problem, a.precision)))
     assert found
     return found
 
@@ -84,7 +92,7 @@ def test_right_is_told_from_wrong(name: str, in_parts: bool, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
-@pytest.mark.parametrize("name", ["gelu", "softmax", "layer_norm", "training", "avg_pool", "linear", "conv"])
+@pytest.mark.parametrize("name", ["gelu", "softmax", "layer_norm", "rms_norm of all", "training", "avg_pool", "linear", "conv"])
 def test_other_dtypes(name: str, dtype: Any) -> None:
     op, args, keywords = CALLS[name]
 
@@ -129,3 +137,17 @@ def test_multi_head_attention_is_measured_like_any_layer() -> None:
     record = measure_problem(problem, able, 2, timing=False, seed=1)
     assert len(able) >= 2 and not record.rejected, record.rejected
     assert set(record.errors) == {a.key for a in able}
+
+
+def test_products_of_8_bits_are_judged_by_the_dtype_of_the_result() -> None:
+    assert accuracy.bound(problem_of(*_scaled("float32"))) < accuracy.bound(problem_of(*_scaled("bfloat16"))) < 0.1
+    a = np.full((2, 3), -128, np.int8)
+    whole = problem_of("quantized.int_mm", a, a.T)
+    exact = a.astype(np.int32) @ a.T.astype(np.int32)
+    assert accuracy.bound(whole) == 0.0
+    assert accuracy.error(whole, [a, a.T], exact) == 0.0 and accuracy.error(whole, [a, a.T], exact + 1) > 0.0
+
+
+def _scaled(output: str) -> tuple[Any, ...]:
+    one = W[:1]
+    return F + "scaled_mm", FLOAT8, FLOAT8.T, one, "TensorWise", one, "TensorWise", None, None, None, output

@@ -1,4 +1,4 @@
-"""Where the same bits are asked for with any thread count, the thread count has no say in who runs a call."""
+"""Choices for the same bits with any thread count: the thread count has no say in which library runs a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a choice is made: switches, abilities, accuracy, determinism, preference, fallback, libraries from elsewhere."""
+"""The rules of a choice: switches, abilities, accuracy, determinism, preference, fallback, libraries from elsewhere."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_not_deterministic() -> None:
 
 
 class Record:
-    """What choose() asks of a tuning record."""
+    """The part of a tuning record that choose() reads."""
 
     winner = disturbed = ""
     calibrated = False

@@ -227,7 +227,7 @@ def test_rows_are_kept_and_forgotten(toy: Toy, tmp_path: Path) -> None:
 
 
 def test_a_relative_data_folder_names_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What runs does not depend on the folder that a program is started in."""
+    """The choice does not depend on the folder that a program is started in."""
     monkeypatch.delenv("BACKLINE_ERRATA", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "backline").mkdir(parents=True)

@@ -147,7 +147,7 @@ def test_an_old_record_has_nothing_left_out(tmp_path: Path) -> None:
 
 
 def test_choosing_without_loading_falls_back_to_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing that is loaded can run a Problem, the others are loaded before that is an error."""
+    """Libraries that are not loaded are loaded before it is an error that no loaded one can run a Problem."""
     need("openblas")
     problem = problem_of("mm", np.ones((300, 300)), np.ones((300, 300)))
     with backline.backends.numpy.flags(enabled=False):

@@ -1,4 +1,4 @@
-"""How quiet the machine was: readings that are injected, and what a measurement makes of them."""
+"""Readings of how quiet the machine was, which are injected, and what a measurement makes of them."""
 
 from __future__ import annotations
 

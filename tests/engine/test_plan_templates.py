@@ -38,7 +38,7 @@ Arrays = tuple[Any, ...]
 
 @pytest.fixture(autouse=True)
 def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is chosen is the same on every machine."""
+    """The choice is the same on every machine."""
     need("openblas")
     monkeypatch.setattr(ranking, "order_of", lambda problem, own=True: (*LOOPS, *BLAS))
     _core.memo_clear()

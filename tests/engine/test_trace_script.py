@@ -1,4 +1,4 @@
-"""What a run writes down of its Problems is enough to measure them again."""
+"""Problems that a run writes down: enough to measure them again."""
 
 from __future__ import annotations
 

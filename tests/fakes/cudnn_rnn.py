@@ -33,7 +33,7 @@ def library() -> Any:
 
 
 def mask(seed: int, count: int, rate: float) -> list[float]:
-    """What the stand-in multiplies elements with, in the order it draws them: splitmix64 of a counter that the seed begins."""
+    """Factors that the stand-in multiplies elements with, in the order it draws them: splitmix64 of a counter that the seed begins."""
     rate32 = ctypes.c_float(rate).value
     first = (seed * 0x9E3779B97F4A7C15 + 1) & WORD
     drawn = []

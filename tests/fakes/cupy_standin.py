@@ -143,7 +143,7 @@ for _each in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge",
 
 
 class CuPy:
-    """What `import cupy` gives, anew for each test.
+    """The module that `import cupy` gives, anew for each test.
 
     Parameters
     ----------

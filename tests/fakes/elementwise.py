@@ -43,7 +43,7 @@ def _library(source: str) -> Any:
 
 
 class ElementwiseKernel:
-    """What ``cupy.ElementwiseKernel`` makes; `unwrap` and `wrap` turn arrays of the device into NumPy's and back."""
+    """A kernel as ``cupy.ElementwiseKernel`` makes it; `unwrap` and `wrap` turn arrays of the device into NumPy's and back."""
 
     def __init__(self, machine: Any, in_params: str, out_params: str, operation: str, name: str = "kernel", *, preamble: str = "") -> None:
         self.machine, self.operation, self.name, self.preamble = machine, operation, name, preamble

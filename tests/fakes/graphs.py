@@ -86,7 +86,7 @@ class Cudnn(Recording):
 
 @dataclass(eq=False)
 class Handle:
-    """What `create_handle` gives: no number, as newer frontends have it."""
+    """A handle as `create_handle` gives it: no number, as newer frontends have it."""
 
     backend_handle: int
 
@@ -107,7 +107,7 @@ class _Maker:
 
 
 class Tensor:
-    """What a graph gives as an array."""
+    """An array as a graph gives it."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -138,7 +138,7 @@ def keywords(module: Any, name: str) -> list[set[str]]:
 
 
 class Graph:
-    """What `pygraph` makes; the order of calls is looked after."""
+    """A graph as `pygraph` makes it; the order of calls is looked after."""
 
     def __init__(self, module: Cudnn, given: dict[str, Any]) -> None:
         self.module, self.given, self.state = module, given, "new"

@@ -65,7 +65,7 @@ def _three(sizes: tuple[int, ...]) -> _Size:
 
 
 class HostKernel:
-    """What ``cupy.RawKernel`` makes: its arguments are arrays of the stand-in, and NumPy's scalars."""
+    """A kernel as ``cupy.RawKernel`` makes it: its arguments are arrays of the stand-in, and NumPy's scalars."""
 
     def __init__(self, source: str, name: str, log: list[Any]) -> None:
         path = host_library(source, [name], kept())

@@ -1,4 +1,4 @@
-"""What cuSOLVER's and cuBLAS's routines do, done by SciPy's LAPACK on the addresses they are given.
+"""The routines of cuSOLVER and cuBLAS, done by SciPy's LAPACK on the addresses they are given.
 
 The memory is NumPy's. Leading dimensions, strides and tables of addresses are used as the true routines use them, workspaces are
 written over, and what only has to be there is looked at: so a result that is right proves how the routines were called.

@@ -24,7 +24,7 @@ def words(seed: int, *counter: Any) -> tuple[Array, ...]:
 
 
 def kept(shape: tuple[int, ...], seed: int, dropout: float) -> Array:
-    """What dropout multiplies weights of a shape (..., rows, keys) with, in float64."""
+    """Returns the factors of dropout for weights of a shape (..., rows, keys), in float64."""
     *lead, rows, keys = shape
     batch_heads = np.arange(int(np.prod(lead)))[:, None, None]
     if 0 in (rows, keys):

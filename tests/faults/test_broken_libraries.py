@@ -67,7 +67,7 @@ def test_a_library_that_prints_and_does_nothing(library: str, tmp_path: Path) ->
 
 
 def test_a_child_that_leaves_processes_behind_leaves_none(tmp_path: Path) -> None:
-    """What the constructor starts holds the pipes of the answer open; it is neither waited for nor left."""
+    """A process that the constructor starts holds the pipes of the answer open; it is neither waited for nor left."""
     mark = tmp_path / "pid"
     start = 'if (fork() == 0) { FILE *f = fopen("MARK", "w"); fprintf(f, "%d", getpid()); fclose(f); for (;;) pause(); } _exit(0);'
     path = compiled(tmp_path, "openblas", start.replace("MARK", str(mark)))
@@ -183,7 +183,7 @@ TROUBLES = {
 
 @pytest.mark.parametrize("error", TROUBLES)
 def test_a_passing_shortage_is_not_kept(error: str, cache: Path, asked: list[str], tmp_path: Path) -> None:
-    """What a test says that found no memory or no threads holds for this process; the next one tests anew."""
+    """The answer of a test that found no memory or no threads holds for this process; the next one tests anew."""
     (tmp_path / "backline" / "libraries").mkdir(parents=True)
     (tmp_path / "file").mkdir()
     for file in ("backline/__init__.py", "core.py", "file/library.so"):
@@ -258,7 +258,7 @@ def test_a_file_that_is_replaced_after_it_was_tested(cache: Path, direct: None, 
 
 @pytest.mark.parametrize("executable", ["", "/usr/bin/editor", "/no/such/python"])
 def test_a_program_that_embeds_python_tests_in_itself(executable: str, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Where there is no interpreter to start, a library is opened without the test in a child; it is checked all the same."""
+    """A library is opened without the test in a child where there is no interpreter to start; it is checked all the same."""
     need("openblas")
     cache.unlink(missing_ok=True)
     probe_cache._known.clear()

@@ -1,4 +1,4 @@
-"""What can be wrong with a GPU, its driver and its libraries, and what a user is told: with stand-ins that are at fault."""
+"""Faults of a GPU, its driver and its libraries, and what a user is told: with stand-ins that are at fault."""
 
 from __future__ import annotations
 
@@ -490,7 +490,7 @@ def test_a_stream_that_records_a_graph_is_refused_before_anything_is_called(mach
 
 
 def test_nothing_is_prepared_while_a_graph_is_recorded(machine: Machine) -> None:
-    """What a plan is made of may be loaded or waited for, which ends a recording; other libraries would do it as well."""
+    """Making a plan may load files or wait, which ends a recording; other libraries would do it as well."""
     problem, stream = Problem("matmul", (), device="cuda:1"), machine.cupy.cuda.Stream()
     made: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What importing Backline does not do. The time it takes is in benchmarks/import_time.py; here only counts decide."""
+"""Things that importing Backline does not do. The time it takes is in benchmarks/import_time.py; here only counts decide."""
 
 from __future__ import annotations
 

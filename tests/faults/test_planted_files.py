@@ -1,4 +1,4 @@
-"""What lies in the working directory is not run, however the program was started: neither modules nor libraries."""
+"""Files in the working directory are not run, however the program was started: neither modules nor libraries."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_modules_in_the_working_directory(way: str, planted: tuple[Path, Path], 
 
 
 def test_a_verdict_of_the_working_directory_does_not_hold_elsewhere(planted: tuple[Path, Path], tmp_path: Path) -> None:
-    """Where planted modules kept the child from answering, that was kept, and the library was off in every program after it."""
+    """An answer of the child that planted modules prevented was kept, and the library was off in every program after it."""
     need("openblas")
     folder, mark = planted
     program = "import sys\nsys.path[:0] = " + repr(sources()) + "\nfrom backline import libraries\nprint(libraries.get('openblas').reason())"

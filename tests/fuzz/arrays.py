@@ -93,7 +93,7 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """How much of a case is left out while it is shrunk."""
+    """The part of a case that is left out while it is shrunk."""
 
     size: int = 0  # sizes above this are cut; 0: none is
     layout: bool = False  # every operand is contiguous

@@ -47,7 +47,7 @@ class Finding:
 
 
 class Choice:
-    """What is fuzzed: operations by their weights, narrowed by family and library."""
+    """The operations that are fuzzed, by their weights, narrowed by family and library."""
 
     def __init__(self, only_families: str = "", only_libraries: str = "") -> None:
         wanted = set(filter(None, only_families.split(",")))

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["described", "dtype_of", "error", "normal", "wide"]
+__all__ = ["described", "dtype_of", "error", "moved", "normal", "numbers", "wide"]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -28,6 +28,18 @@ def normal(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Any
     if dtype.startswith("complex"):
         made = made + 1j * rng.standard_normal(shape)
     return made.astype(dtype_of(dtype))
+
+
+def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:
+    """`normal`, with the sizes one by one."""
+    return normal(shape, dtype, seed)
+
+
+def moved(xp: Any, host: Any, by: int) -> Any:
+    """The same numbers on the device, so many bytes after where CuPy's memory begins."""
+    memory = xp.zeros(host.nbytes + 16, np.uint8)
+    memory[by : by + host.nbytes] = xp.asarray(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
+    return memory[by : by + host.nbytes].view(host.dtype).reshape(host.shape)
 
 
 def error(found: Any, expected: Any) -> float:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from backline import switches
 from gpu.check import Check
+from gpu.proofs import Proof
 from gpu.results import Recorder
 
 Clock = Callable[..., list[float]]
@@ -59,3 +61,17 @@ def xp(_check: Check) -> Iterator[Any]:
 def clock(xp: Any, device: Any, _check: Check) -> Clock:
     """``clock(function, runs=10, warm=3, flush=True)``: microseconds of each run, by events; before each, the cache is overwritten."""
     return _check.machine.clock
+
+
+@pytest.fixture
+def tf32_is_permitted_to_products() -> Iterator[None]:
+    """What is permitted to products is not to linear algebra, whose tests compare with the precision of the dtype."""
+    with switches.scope({"cuda.matmul.fp32_precision": "tf32"}):
+        yield
+
+
+@pytest.fixture
+def proof(row: Recorder, xp: Any) -> Proof:
+    """Runs operations of linear algebra, and looks at their routines and residuals."""
+    row.expect("the routine of the rule on each side of each threshold, residual below 50 n eps")
+    return Proof(row, xp)

@@ -13,18 +13,11 @@ import backline
 from backline import fft, linalg, switches
 from backline.errors import OutOfMemory
 from backline.nn import functional as F
-from gpu.arrays import error, normal, wide
+from gpu.arrays import error, moved, normal, wide
 
 ON_LT = {"cuda.preferred_blas_library": "cublaslt"}
 FINE = 2e-5
 Size = Callable[[Any, Any], Any]
-
-
-def moved(xp: Any, host: Any, by: int) -> Any:
-    """The same numbers on the device, so many bytes after where CuPy's memory begins."""
-    memory = xp.zeros(host.nbytes + 16, np.uint8)
-    memory[by : by + host.nbytes] = xp.asarray(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
-    return memory[by : by + host.nbytes].view(host.dtype).reshape(host.shape)
 
 
 @pytest.mark.gpu(row="ARR-1")

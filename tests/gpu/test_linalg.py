@@ -5,7 +5,6 @@ Everything runs while products may use TF32: linear algebra must not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,9 @@ from gpu.arrays import normal, wide
 from gpu.proofs import Proof, far, h, largest, routines
 from gpu.watch import watched
 
+pytestmark = pytest.mark.usefixtures("tf32_is_permitted_to_products")
+
 DEFAULT, CUSOLVER = ({"cuda.preferred_linalg_library": each} for each in ("default", "cusolver"))
-
-
-@pytest.fixture(autouse=True)
-def tf32_is_permitted_to_products() -> Iterator[None]:
-    with switches.scope({"cuda.matmul.fp32_precision": "tf32"}):
-        yield
 
 
 def well(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
@@ -36,12 +31,6 @@ def well(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
 def positive(shape: tuple[int, ...], dtype: str) -> Any:
     a = wide(normal(shape, dtype))
     return (a @ h(a) / shape[-1] + np.eye(shape[-1])).astype(dtype)
-
-
-@pytest.fixture
-def proof(row: Any, xp: Any) -> Proof:
-    row.expect("the routine of the rule on each side of each threshold, residual below 50 n eps")
-    return Proof(row, xp)
 
 
 # --- Cholesky and LU --------------------------------------------------------------------------------------------------

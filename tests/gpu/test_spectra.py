@@ -5,29 +5,18 @@ Everything runs while products may use TF32: linear algebra must not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backline import linalg, switches
+from backline import linalg
 from backline.libraries.cuda.cusolver.library import CuSOLVER
 from gpu.arrays import normal, wide
 from gpu.proofs import Proof, far, h, largest, routines
 from gpu.watch import watched
 
-
-@pytest.fixture(autouse=True)
-def tf32_is_permitted_to_products() -> Iterator[None]:
-    with switches.scope({"cuda.matmul.fp32_precision": "tf32"}):
-        yield
-
-
-@pytest.fixture
-def proof(row: Any, xp: Any) -> Proof:
-    row.expect("the routine of the rule on each side of each threshold, residual below 50 n eps")
-    return Proof(row, xp)
+pytestmark = pytest.mark.usefixtures("tf32_is_permitted_to_products")
 
 
 @pytest.mark.gpu(row="LA-9")

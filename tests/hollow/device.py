@@ -63,6 +63,7 @@ def begin(folder: Path, *sources: str, run_kernels: bool = True) -> Any:
     _replace(runtime, library)
     if run_kernels:
         _run_kernels_here()
+    _import_nvmath()
     return library
 
 
@@ -71,6 +72,28 @@ def compile_c(source: Path, target: Path, *options: str) -> Path:
     command = ["cc", "-shared", "-fPIC", "-O2", "-std=gnu11", f"-Wl,-soname,{target.name}", str(source), "-o", str(target), *options]
     subprocess.run(command, check=True)
     return target
+
+
+def _import_nvmath() -> None:
+    """Imports nvmath as where NVIDIA's cuBLAS is not installed.
+
+    Where it is, nvmath would look up its functions at once, for there is a driver, and keep them; `machine.true_cublas` could not
+    put others in their place, and these find no device.
+    """
+    from cuda import pathfinder
+
+    found = pathfinder.load_nvidia_dynamic_lib
+
+    def load(name: str) -> Any:
+        if name == "cublas":
+            raise pathfinder.DynamicLibNotFoundError(f"{name} is hidden until there is one that computes on the host")
+        return found(name)
+
+    pathfinder.load_nvidia_dynamic_lib = load
+    try:
+        import_module("nvmath.bindings")
+    finally:
+        pathfinder.load_nvidia_dynamic_lib = found
 
 
 def _replace(runtime: Any, library: Any) -> None:

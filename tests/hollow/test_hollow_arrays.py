@@ -12,21 +12,9 @@ import backline
 from backline import fft, linalg, switches
 from backline.libraries.cuda.common import alignment, pointer_tables
 from backline.nn import functional as F
+from gpu.arrays import moved, numbers
 
 pytestmark = pytest.mark.cupy
-
-
-def numbers(*shape: int, dtype: str = "float32") -> Any:
-    from gpu.arrays import normal
-
-    return normal(shape, dtype)
-
-
-def moved(xp: Any, host: Any, by: int) -> Any:
-    """The same numbers, so many bytes after where CuPy's memory begins."""
-    memory = xp.zeros(host.nbytes + 16, np.uint8)
-    memory[by : by + host.nbytes] = xp.asarray(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
-    return memory[by : by + host.nbytes].view(host.dtype).reshape(host.shape)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])

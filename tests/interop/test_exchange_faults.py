@@ -131,7 +131,7 @@ def test_a_failure_at_any_step_leaves_all_as_it_was(step: str, monkeypatch: pyte
 
 
 def test_too_many_functions_before_routines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none is left, a routine stays; nothing is half-written."""
+    """A routine stays where none is left; nothing is half-written."""
     need("openblas")
     monkeypatch.setattr(choices, "_shims", {})
     monkeypatch.setattr(exchange_state, "_decided", {})

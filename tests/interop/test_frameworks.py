@@ -168,7 +168,7 @@ def test_pytorch_has_every_setting_and_takes_it() -> None:
 
 @pytest.mark.torch
 def test_precision_has_its_effect_in_pytorch() -> None:
-    """Where oneDNN has bf16 kernels, products of float32 lose bits; elsewhere the setting holds without effect."""
+    """Products of float32 lose bits where oneDNN has bf16 kernels; elsewhere the setting holds without effect."""
     torch = pytest.importorskip("torch")
     a = torch.rand(512, 512)
     exact = a.double() @ a.double()
@@ -224,7 +224,7 @@ def kernels(torch: Any, function: Any) -> set[str]:
 
 @pytest.mark.torch
 def test_settings_have_their_effect_in_pytorch() -> None:
-    """What the CPU shows: which kernels run, what is refused, how memory is filled."""
+    """Effects that the CPU shows: which kernels run, what is refused, how memory is filled."""
     torch = pytest.importorskip("torch")
     image, weight = torch.randn(2, 32, 32, 32), torch.randn(64, 32, 3, 3)
     x = torch.randn(1, 4, 16, 8)

@@ -45,7 +45,7 @@ NAMES = [f"{letter}{name}" for name in signatures._rows() for letter in "sdcz"]
 
 
 def test_the_choice_of_a_library_calls_no_blas() -> None:
-    """What Backline computes to choose would be listed among the calls of the program."""
+    """Products that Backline computes to choose would be listed among the calls of the program."""
     factors = np.random.default_rng(7).random((50, 30))
     points = object.__new__(predicted_times.Points)
     points.powers, points.added = factors, np.zeros(30)

@@ -113,7 +113,7 @@ def test_every_function_is_taken_over(name: str) -> None:
 
 
 def test_there_are_no_others() -> None:
-    """What SciPy may add to the protocol is met here first."""
+    """Parts that SciPy may add to the protocol are met here first."""
     ours = set(backend._FUNCTIONS) | {"fht", "ifht"}
     theirs = {n for n in scipy.fft.__all__ if "multimethod" in repr(getattr(scipy.fft, n))}
     assert theirs == ours

@@ -426,7 +426,7 @@ class Memory:
 
 
 class CuPyArray:
-    """What is looked at of an array of CuPy."""
+    """The part of an array of CuPy that is looked at."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str = "float16", index: int = 0, ptr: int = 512) -> None:
         self.shape, self.dtype, self.strides = shape, DTYPES[dtype], dense(shape, DTYPES[dtype].itemsize)
@@ -434,7 +434,7 @@ class CuPyArray:
 
 
 class MLXArray:
-    """What is looked at of an array of MLX: no strides, no address, a dtype with a name of its own."""
+    """The part of an array of MLX that is looked at: no strides, no address, a dtype with a name of its own."""
 
     class _DType:
         def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a library prints during a call comes out where the user's prints do, whole and in order."""
+"""Lines that a library prints during a call: they come out where the user's prints do, whole and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files say of libraries in other processes, and what limits their threads."""
+"""Facts that files tell of libraries in other processes, and the limits of their threads."""
 
 from __future__ import annotations
 

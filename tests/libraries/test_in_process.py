@@ -1,4 +1,4 @@
-"""What is mapped into a process: understood from the kernel's list, and judged."""
+"""Files mapped into a process: understood from the kernel's list, and judged."""
 
 from __future__ import annotations
 

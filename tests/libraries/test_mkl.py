@@ -1,4 +1,4 @@
-"""What MKL promises of its bits, and in which processes it does."""
+"""Promises of MKL about its bits, and the processes in which they hold."""
 
 from __future__ import annotations
 

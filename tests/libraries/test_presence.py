@@ -1,4 +1,4 @@
-"""Whether the libraries behind backends are there: with stand-ins compiled for the test, and with what this machine has."""
+"""Presence of the libraries behind backends: with stand-ins compiled for the test, and with what this machine has."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ADDRESSES = {"src", "href", "xlink:href", "action", "srcset", "poster", "data"}
 
 
 class Parsed(HTMLParser):
-    """What a page consists of; raises where tags are not closed in order."""
+    """Returns the parts that a page consists of; raises where tags are not closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -22,8 +22,10 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Case = tuple[str, tuple[str, ...], Callable[[], Any], Callable[[], Any], float]
@@ -59,6 +61,10 @@ def cases() -> list[Case]:
     image, kernel = rng.standard_normal((2, 8, 20, 20)).astype(f32), rng.standard_normal((12, 8, 3, 3)).astype(f32)
     rows, weight = rng.standard_normal((64, 96)).astype(f32), rng.standard_normal((80, 96)).astype(f32)
     q, k, v = (rng.standard_normal((2, 4, 60, 32)).astype(f32) for _ in range(3))
+    heads, ends = rng.standard_normal((64, 4, 32)).astype(f32), [0, 20, 20, 40, 64]
+    parts = [heads[start:stop] for start, stop in pairwise(ends) if stop > start]
+    eight, one = rng.standard_normal((96, 96)).astype(ml_dtypes.float8_e4m3fn), np.ones(1, f32)
+    whole, experts = rng.integers(-128, 128, (96, 96)).astype(np.int8), rng.standard_normal((3, 200, 60))
     steps, first = rng.standard_normal((5, 4, 16)).astype(f32), np.zeros((1, 4, 24), f32)
     params = tuple(0.2 * rng.standard_normal(shape).astype(f32) for shape in ((24, 16), (24, 24), (24,), (24,)))
 
@@ -91,12 +97,22 @@ def cases() -> list[Case]:
         ("softmax", ("onednn",), lambda: F.softmax(rows, -1), lambda: _softmax(rows), 1e-5),
         ("layer_norm", ("onednn",), lambda: F.layer_norm(rows, (96,)),
          lambda: (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5), 1e-4),
+        ("rms_norm", ("numpy",), lambda: F.rms_norm(rows, (96,), eps=1e-5),
+         lambda: rows / np.sqrt((rows**2).mean(-1, keepdims=True) + 1e-5), 1e-4),
         ("attention", lapack, lambda: F.scaled_dot_product_attention(q, k, v),
          lambda: _softmax(q @ k.swapaxes(2, 3) / np.sqrt(f32(32))) @ v, 1e-4),
+        ("varlen_attn", lapack, lambda: F.varlen_attn(heads, heads, heads, ends),
+         lambda: np.concatenate([_softmax(np.einsum("qhe,khe->hqk", x, x) / np.sqrt(f32(32))) @ x.swapaxes(0, 1) for x in parts], 1).swapaxes(0, 1),
+         1e-4),
         ("rnn", ("onednn", *lapack), lambda: bl.nn.rnn_tanh(steps, first, params, True, 1, 0.0, False, False, False)[0],
          recurrent, 1e-4),
         ("quantized", ("onednn",), lambda: quantized.linear_dynamic(rows, quantized.linear_prepack(quantized.quantize_weights(weight))),
          lambda: rows @ weight.T, 1.5),
+        ("scaled_mm", every, lambda: F.scaled_mm(eight, eight, one, "TensorWise", one, "TensorWise", output_dtype=f32),
+         lambda: eight.astype(f32) @ eight.astype(f32), 1e-3),
+        ("int_mm", every, lambda: quantized.int_mm(whole, whole), lambda: whole.astype(int) @ whole.astype(int), 0),
+        ("grouped_mm", blas, lambda: F.grouped_mm(a, experts, offs=np.array([90, 90, 300])),
+         lambda: np.concatenate([a[:90] @ experts[0], a[90:] @ experts[2]]), 1e-11),
     ]  # fmt: skip
 
 

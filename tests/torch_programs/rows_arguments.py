@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -198,3 +199,59 @@ def scales() -> None:
         packed = quantized.linear_prepack(quantized.quantize_weights(np.eye(2)), np.full(2, 1e30, np.float32))
         with pytest.raises(errors.BadValue):
             quantized.linear(quantized.QArray(np.ones((1, 2), np.uint8), 1e-6, 0), packed, 1.0, 0)
+
+
+@difference(
+    "Operations", "attention over packed sequences",
+    torch="`torch.nn.attention.varlen.varlen_attn`, on CUDA devices alone; `window_size=(-1, 0)` is causal, `return_aux=AuxRequest(lse=True)` returns "
+    "the log-sum-exp too; windows, pages of keys (`block_table`, `seqused_k`) and `num_splits`.",
+    backline="`nn.functional.varlen_attn`, on the CPU as well; `is_causal=True`, `return_lse=True`, as in `scaled_dot_product_attention`. `cu_seq_k`, "
+    "`max_q` and `max_k` may be left out. Windows and pages are not there.",
+    why="One operation has one way to say causal.",
+    remedy="A call of `scaled_dot_product_attention` for each sequence, with `attn_mask` for a window.",
+)  # fmt: skip
+def packed_sequences() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 1, 2))
+    output, lse = functional.varlen_attn(x, x, x, [0, 2, 5], is_causal=True, return_lse=True)
+    assert output.shape == x.shape and lse.shape == (5, 1)
+    last = functional.scaled_dot_product_attention(*(x[2:, 0],) * 3, is_causal=True)
+    np.testing.assert_allclose(output[2:, 0], last)
+    assert "window_size" not in inspect.signature(functional.varlen_attn).parameters
+
+
+@in_torch(packed_sequences)
+def _(torch: Any) -> None:
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert {"window_size", "return_aux", "block_table", "seqused_k", "num_splits"} <= set(inspect.signature(varlen_attn).parameters)
+    x, ends = torch.ones(5, 1, 8), torch.tensor([0, 2, 5], dtype=torch.int32)
+    with pytest.raises(NotImplementedError):
+        varlen_attn(x, x, x, ends, ends, 3, 3)
+
+
+@difference(
+    "Operations", "products of 8-bit matrices and of groups",
+    torch="`nn.functional.scaled_mm` has scales of blocks; `torch._int_mm` is private; `grouped_mm` takes int32 offsets.",
+    backline="Scales are one for a matrix or one for each row. `quantized.int_mm`. `grouped_mm` takes int32 and int64 offsets, which must not decrease, "
+    "on the CPU and on devices; rows beyond the last offset are zeros.",
+    why="Only the newest devices have kernels for scales of blocks; an offset that decreases is a mistake.",
+    remedy="`matmul` of `x.astype(np.float32) * scales`, with scales that are repeated over their blocks.",
+)  # fmt: skip
+def eight_bits_and_groups() -> None:
+    import ml_dtypes
+
+    a, one = np.eye(4).astype(ml_dtypes.float8_e4m3fn), np.ones(1, np.float32)
+    with pytest.raises(errors.BadValue, match="blocks"):
+        functional.scaled_mm(a, a, one, "BlockWise1x32", one, "TensorWise")
+    assert np.array_equal(quantized.int_mm(np.eye(4, dtype=np.int8), np.eye(4, dtype=np.int8)), np.eye(4))
+    with pytest.raises(errors.BadValue, match="decrease"):
+        functional.grouped_mm(np.ones((4, 2)), np.ones((2, 2, 3)), offs=np.array([3, 1]))
+    assert not functional.grouped_mm(np.ones((4, 2)), np.ones((1, 2, 3)), offs=np.array([3])).any(axis=1)[3]
+
+
+@in_torch(eight_bits_and_groups)
+def _(torch: Any) -> None:
+    assert "BlockWise1x32" in torch.nn.functional.ScalingType.__members__ and not hasattr(torch, "int_mm")
+    a, b = torch.ones(4, 16, dtype=torch.bfloat16), torch.ones(1, 16, 16, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match=r"int32|Int"):
+        torch.nn.functional.grouped_mm(a, b, offs=torch.tensor([4]))

@@ -22,6 +22,7 @@ from ..problems import Problem
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.matmul_problem import MatmulProblem
 from ..problems.op_registry import operations
+from ..problems.scaled_problem import FLOAT8, ScaledProblem
 from .accuracy_layers import LayerReference
 from .accuracy_linalg import LinalgReference
 from .accuracy_products import ProductReference
@@ -43,13 +44,17 @@ def bound(problem: Problem, precision: str = "") -> float:
 
     It separates wrong from inaccurate; what accuracy is wanted is the `max_error` switch's business.
     """
-    name = problem.dtype.name
+    # Of a product of float8 the result is rounded to a dtype of its own.
+    dtype = problem.result_dtype if isinstance(problem, ScaledProblem) else problem.dtype
+    name = dtype.name
     if name in ("float16", "bfloat16"):
         rounding, accumulated = (2.0**-10 if name == "float16" else 2.0**-7), 2.0**-23
-    elif problem.dtype.kind in "fc":
-        rounding = accumulated = float(np.finfo(problem.dtype).eps)
+    elif dtype.kind in "fc":
+        rounding = accumulated = float(np.finfo(dtype).eps)
     else:
         return 0.0
+    if problem.dtype.name in FLOAT8:
+        accumulated = 2.0**-17  # tensor cores keep 14 bits of such sums: four roundings of that, as below
     if precision in STORED:  # each of two operands is rounded once
         rounding = max(rounding, 2 * unit(precision))
     if precision == "f16 accumulation":
@@ -96,7 +101,7 @@ class Reference:
 
     def _error(self, result: Any) -> float:
         p = self.problem
-        if p.dtype.kind not in "fc" and p.dtype.name != "bfloat16":
+        if p.dtype.kind not in "fc" and p.dtype.name != "bfloat16" and not isinstance(p, ScaledProblem):
             return 0.0  # integers: only NumPy computes those, and exactly
         parts = result if isinstance(result, tuple) else (result,)
         parts = tuple(x if x is None else np.asarray(x) for x in parts)

@@ -158,7 +158,7 @@ def _cuts(p: Problem, arrays: list[Array]) -> tuple[int, Callable[[int], Part]]:
         (isinstance(p, ConvProblem) and p.op == "conv_grad_weight")
         or p.op in ("batch_norm_train", "batch_norm_train_grad", "layer_norm_grad")
         or (p.op.startswith(("softmax", "log_softmax")) and p.parameter("axis") == 0)
-        or (p.op == "layer_norm" and p.parameter("axes") == len(getattr(p, "result", ())))
+        or (p.op in ("layer_norm", "rms_norm") and p.parameter("axes") == len(getattr(p, "result", ())))
     )
     if meets or not isinstance(p, (ConvProblem, NeuralProblem)) or not p.result:
         return whole

@@ -344,11 +344,12 @@ def layers(d: str) -> Iterator[Case]:
         yield Case("sums of 257 terms", f"{op} {d} 64x257 dim=-1", ORDINARY, quick=True)
         yield Case("large arguments", f"{op} {d} 64x257 dim=-1", change=_scaled(4))
         yield Case("sums of 20000 terms", f"{op} {d} 4x20000 dim=-1")
-    for op, rest in (("layer_norm", "32x257 normalized_shape=(257,)"), ("batch_norm", "4x16x13x13 16 16"),
-                     ("batch_norm", "4x16x13x13 16 16 training=True")):  # fmt: skip
+    for op, rest in (("layer_norm", "32x257 normalized_shape=(257,)"), ("rms_norm", "32x257 normalized_shape=(257,)"),
+                     ("batch_norm", "4x16x13x13 16 16"), ("batch_norm", "4x16x13x13 16 16 training=True")):  # fmt: skip
         yield Case("ordinary", f"{op} {d} {rest}", ORDINARY, quick=True)
         yield Case("cancellation", f"{op} {d} {rest}", change=_far_from_zero)
-    yield Case("sums of 20000 terms", f"layer_norm {d} 4x20000 normalized_shape=(20000,)")
+    for op in ("layer_norm", "rms_norm"):
+        yield Case("sums of 20000 terms", f"{op} {d} 4x20000 normalized_shape=(20000,)")
     if d in REAL:
         yield Case("sums of 9 terms", f"avg_pool2d {d} 1x16x24x24 kernel_size=3x3", ORDINARY, quick=True)
         yield Case("sums of 400 terms", f"avg_pool2d {d} 1x16x40x40 kernel_size=20x20")

@@ -24,7 +24,7 @@ OUTPUTS = ("bfloat16", "float16", "float32")
 
 
 class ScalingType(enum.StrEnum):
-    """How the scales of `scaled_mm` belong to a matrix.
+    """Relation of the scales of `scaled_mm` to a matrix.
 
     Attributes
     ----------
@@ -106,6 +106,8 @@ def _error(problem: Any, operands: list[Any], results: tuple[Any, ...]) -> float
     of = dict(zip((o.role for o in problem.operands), operands, strict=True))
     a, b = (np.asarray(of[role]).astype(np.float64) for role in "ab")
     wanted, size = a @ b, np.abs(a) @ np.abs(b)
+    if problem.integer:
+        wanted = wanted.astype(np.int64).astype(np.int32).astype(np.float64)  # sums beyond int32 wrap around
     for role, shape in (("scale_a", (-1, 1)), ("scale_b", (1, -1))):
         if role in of:
             scale = np.asarray(of[role], np.float64).reshape(shape)

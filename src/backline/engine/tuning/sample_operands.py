@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...problems import Operand, Problem
+from ...problems.grouped_problem import GroupedProblem
 from ...problems.linalg_problem import LinalgProblem
 from ...problems.multi_head_problem import MultiHeadProblem
 from ...problems.op_registry import operations
@@ -61,6 +62,8 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
             elif isinstance(problem, MultiHeadProblem) and o.role.endswith("weight"):
                 # Scores far apart make of softmax a choice of one, and of small errors large ones.
                 array *= array.dtype.type(1 / array.shape[-1] ** 0.5)
+            elif isinstance(problem, GroupedProblem) and o.role == "offs":
+                array[...] = [problem.length * (i + 1) // problem.groups for i in range(problem.groups)]
             elif isinstance(problem, RnnProblem) and o.role == "lengths":
                 array[...] = rng.integers(0, problem.steps + 1, array.shape)
             elif isinstance(problem, RnnProblem) and o.role.startswith("p") and array.ndim == 2:

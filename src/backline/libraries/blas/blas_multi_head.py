@@ -3,7 +3,7 @@
 Where query, key and value are one array, one product projects it for all three. The attention reads the heads where that product
 put them, and writes its own next to each other: nothing is copied in between.
 
-The other way, operations one by one, is in `reference.composed_multi_head`.
+The other way, operations one by one, is in `reference.composed`.
 """
 
 from __future__ import annotations

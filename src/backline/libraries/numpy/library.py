@@ -60,7 +60,7 @@ from ..reference import (
     reference_scaled,
     reference_sparse,
 )
-from ..reference.composed_multi_head import composed_algorithms, composed_function
+from ..reference.composed import composed_algorithms, composed_function
 from ..reference.planned_products import PlannedProducts
 from . import transform_loops
 

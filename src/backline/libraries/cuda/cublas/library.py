@@ -23,7 +23,7 @@ from ....problems.scaled_problem import ScaledProblem
 from ....switches import starting_values
 from ...base import Algorithm, Handler, Refusal
 from ...presence import presence
-from ...reference.composed_multi_head import composed_algorithms, composed_function
+from ...reference.composed import composed_algorithms, composed_function
 from ..common import bindings, pointer_tables
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of, lacks

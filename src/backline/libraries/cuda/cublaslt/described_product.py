@@ -31,7 +31,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What the heuristics are told of the algorithms that are looked for."""
+    """Properties of the algorithms that the heuristics are asked for."""
 
     alignment: int  # bytes that the addresses of all matrices are multiples of
     workspace: int  # most bytes that one may take

@@ -58,7 +58,7 @@ class AttentionPlan:
         return AttentionGrads(grads[0], grads[1], grads[2], None)
 
     def _results(self, out: Any, lse: Any, blind: Any) -> Any:
-        """What attention returns: without the rows of the queries that may attend to no key."""
+        """Returns the results of attention, without the rows of the queries that may attend to no key."""
         out = out if blind is None else _without(out, blind)
         if not self.problem.returns_lse:
             return out

@@ -21,7 +21,7 @@ INFERENCE, TRAINING = 0, 1
 
 
 class RnnDescriptors:
-    """What describes a network, its sequences and states to cuDNN; read only, so that threads may share it.
+    """The descriptors of a network, its sequences and states; read only, so that threads may share them.
 
     Parameters
     ----------

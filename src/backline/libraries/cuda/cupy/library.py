@@ -24,7 +24,7 @@ from ... import python_packages
 from ...base import Algorithm, Handler, Planner, Refusal
 from ...reference import reference_einsum
 from ...reference.array_namespaces import Space
-from ...reference.composed_multi_head import composed_algorithms, composed_function
+from ...reference.composed import composed_algorithms, composed_function
 from ...reference.layer_formulas import FORMULAS, empty, function
 from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels

@@ -77,7 +77,7 @@ def algorithms(p: RnnProblem, planner: Planner) -> Iterator[Algorithm | Refusal]
 
 
 class _Saved(NamedTuple):
-    """What a step began with, and what the cell keeps of it."""
+    """The states before a step, and the values that the cell keeps for the gradient."""
 
     h: Array
     c: Array | None
@@ -103,7 +103,7 @@ def function(p: RnnProblem, planner: Planner) -> Callable[..., tuple[Array, ...]
 
 
 class _Plan:
-    """What all calls of a Problem share."""
+    """The parts that all calls of a Problem share: the cell, and the plans of its products."""
 
     def __init__(self, p: RnnProblem, planner: Planner) -> None:
         self.p, self.xp, self.dtype = p, bindings.cupy(), compute_dtype(p.dtype)

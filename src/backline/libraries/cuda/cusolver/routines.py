@@ -99,7 +99,10 @@ class Solver(Stacks):
         return int(there.ptr), device, here.ctypes.data if host else 0, host
 
     def _size(self, name: str, first: tuple[int, ...], asked: Arguments, method: tuple[int, ...], last: tuple[int, ...]) -> Any:
-        """What a routine says of its workspace. Nothing depends on addresses but whether there are any; `method` is one too."""
+        """Returns the sizes of workspace that a routine asks for, which depend on addresses only by whether there are any.
+
+        `method` holds an address as well: of a description of the method.
+        """
         key = (asked(lambda array: 0 if array is None else 1), last, self.settings.recipe.any_order)
         question = getattr(self.module, f"{name}_buffer_size")
         return size_of(self.module, self.settings.device, name, key, lambda: question(*first, *asked(at), *method, *last))
