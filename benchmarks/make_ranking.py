@@ -89,10 +89,9 @@ def refreshed(entries, threads):
             yield e
             continue
         place, keys = problem.place(), {ranking.named(a.key, e["order"]) for a in able_to(problem, threads)}
-        times = {
-            key: t for key, t in zip(e["order"], e["microseconds"], strict=True) if key in keys or key.partition(".")[0] not in here
-        }
-        yield entry_of(problem.key, place, times)
+        times = zip(e["order"], e["microseconds"], strict=True)
+        kept = {key: t for key, t in times if key in keys or key.partition(".")[0] not in here}
+        yield entry_of(problem.key, place, kept)
 
 
 def entry_of(key, place, times):
