@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
-LARGE = 4e6  # floating-point operations from which what uses all threads comes before what uses one
+LARGE = 5e6  # floating-point operations from which what uses all threads comes before what uses one
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
 # Algorithms -> those in whose place they stand where the order does not name them.
 STAND_INS = {
