@@ -6,6 +6,10 @@ parts that are not named stay as they are; with ``--new`` also those of Problems
 them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches. What was measured
 beside another program, or makes no sense beside its neighbours, is measured again. Run it where nothing else runs, and without
 OPENBLAS_CORETYPE.
+
+``python benchmarks/make_ranking.py --refresh CLASS`` measures nothing: it brings the file of a class that was made by an earlier
+version to what Backline has now. Entries get the dtype and the class of shapes that their Problem has now, and what no library
+lists for it any more is left out; nobody could choose it.
 """
 
 from __future__ import annotations
@@ -20,12 +24,15 @@ os.environ["BACKLINE_CONFIG"] = os.environ["BACKLINE_TUNING"] = ""
 
 import backline
 from backline import libraries
-from backline.engine import ranking_files
+from backline.engine import ranking, ranking_files
 from backline.engine.calibration import implausible, least
 from backline.engine.tuning import designed_problems
 from backline.engine.tuning.measure import measure_problem
+from backline.errors import BadValue
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
+from backline.native.processor_class import ProcessorClass
+from backline.problems import Problem
 
 TRIES = 4
 
@@ -59,9 +66,58 @@ def measured(problem, able, threads, others):
     return record
 
 
+def able_to(problem, threads):
+    """What libraries list for a problem."""
+    return [
+        a
+        for library in libraries.all_libraries()
+        if "cpu" in library.devices and library.available()
+        for a in library.algorithms(problem, threads)
+        if isinstance(a, Algorithm)
+    ]
+
+
+def refreshed(entries, threads):
+    """Entries with the places that their problems have now, without the algorithms that no library lists for them."""
+    known = {problem.key: problem for part in designed_problems.PARTS for problem in designed_problems.problems(part)}
+    here = {library.name for library in libraries.all_libraries() if "cpu" in library.devices and library.available()}
+    for e in entries:
+        problem = known.get(e["example"])
+        try:
+            problem = problem or Problem.parse(e["example"])
+        except BadValue:  # a key that is no call, of a problem that is not among the designed ones any more
+            yield e
+            continue
+        place, keys = problem.place(), {ranking.named(a.key, e["order"]) for a in able_to(problem, threads)}
+        times = zip(e["order"], e["microseconds"], strict=True)
+        kept = {key: t for key, t in times if key in keys or key.partition(".")[0] not in here}
+        yield entry_of(problem.key, place, kept)
+
+
+def entry_of(key, place, times):
+    """An entry of a ranking: what is known of a problem, the fastest first."""
+    return {
+        "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": round(place.work, 2), "example": key,
+        "order": list(times), "microseconds": list(times.values()),
+    }  # fmt: skip
+
+
+def write(path, provenance, entries):
+    lines = ",\n  ".join(json.dumps(e) for e in entries)
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write('{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n")
+
+
+def refresh(name):
+    found = ranking_files._read(ProcessorClass.parse(name))
+    write(ranking_files.file_name(found.processors), found.provenance, list(refreshed(found.entries, backline.get_num_threads())))
+
+
 def main() -> None:
     threads = backline.get_num_threads()
     words = sys.argv[1:]
+    if "--refresh" in words:
+        return refresh(words[words.index("--refresh") + 1])
     again = words.pop(words.index("--again") + 1) if "--again" in words else None
     wanted = [word for word in words if not word.startswith("--")] or list(designed_problems.PARTS)
     new = "--new" in words or again is not None
@@ -83,13 +139,7 @@ def main() -> None:
     for part in wanted:
         others = []
         for problem in tables[part]:
-            able = [
-                a
-                for library in libraries.all_libraries()
-                if "cpu" in library.devices and library.available()
-                for a in library.algorithms(problem, threads)
-                if isinstance(a, Algorithm)
-            ]
+            able = able_to(problem, threads)
             place = problem.place()
             named_here = named.get((place.op, place.dtype), set())
             kept = problem.key in there and not (again and re.search(again, problem.key))
@@ -99,11 +149,7 @@ def main() -> None:
             record = measured(problem, able, threads, others)
             others.append(record)
             timed = sorted((seconds, key) for key, seconds in record.medians.items())
-            entries.append({
-                "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": round(place.work, 2),
-                "example": problem.key, "order": [key for _, key in timed],
-                "microseconds": [round(s * 1e6, 2) for s, _ in timed],
-            })  # fmt: skip
+            entries.append(entry_of(problem.key, place, {key: round(s * 1e6, 2) for s, key in timed}))
             best = timed[0] if timed else (0, "nothing")
             print(f"{time.perf_counter() - begin:6.0f} s  {problem.key:<50} {best[1]} {best[0] * 1e6:.1f} us", flush=True)
     m = machine()
@@ -115,9 +161,7 @@ def main() -> None:
     if entries and "provenance" in old and set(wanted) != set(designed_problems.PARTS):  # a part of it is older
         provenance["cpu"] = old["provenance"]["cpu"]
         provenance["command"] = f"{old['provenance']['command']} ({old['provenance']['date']}); {provenance['command']}"
-    lines = ",\n  ".join(json.dumps(e) for e in entries)
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write('{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n")
+    write(path, provenance, entries)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,12 @@ ranking, the predicted times, those with this machine's class left out, those wi
 out, and, where the tuning file of the user has a calibration, corrected by it. Nothing is run for it.
 
 ``python benchmarks/ranking_regret.py entries`` predicts entries of each shipped ranking from the others': with that class left
-out, and from every fourth entry of it, with the other classes and without them.
+out, and from every fourth entry of it, with the other classes and without them. Of those over 2 with the class left out it prints
+what is known of them; a time is marked where all threads took over 2.5 times what one took, which measuring now repeats.
+
+``python benchmarks/ranking_regret.py constants`` tells what the constants of the prediction owe to the entries that they are
+judged on, the class left out: one of them is set anew to what is best on one half of the entries and judged on the other half,
+both ways, where the halves are other operations, other sizes, or drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ import numpy as np
 
 import backline
 from backline.engine import predicted_times, ranking, ranking_files
-from backline.engine.calibration import least
+from backline.engine.algorithm_keys import on_one_thread
+from backline.engine.calibration import ALONE, least
 from backline.engine.choose import eligible, planner
 from backline.engine.tuning import record_store
 from backline.engine.tuning.measure import measure_problem
@@ -239,12 +245,13 @@ def entries() -> None:
             columns = [[j.regret for j in each if family in (j.family, "all")] or [1.0] for each in found]
             print(f"{f'{here} {family}':<34}" + "".join(f"{summary(values):>26}" for values in columns))
         for name, each in zip(names, found, strict=True):
-            worst[f"{here}, {name}"] = sorted(each, reverse=True)[:WORST]
+            shown = sum(j.regret > 2 for j in each) if name == names[0] else WORST
+            worst[f"{here}, {name}"] = sorted(each, reverse=True)[:shown]
             kept[f"{here}, {name}"] = kept_of(each)
     for name, each in worst.items():
         print(f"worst, {name}:")
         for j in each:
-            print(f"  {j.regret:6.2f}  {j.problem}: {j.chosen}, best {j.best}")
+            print(f"  {j.regret:6.2f}  {j.problem}: {j.chosen}, best {j.best}{marked(j)}")
     (RESULTS / "ranking_regret_entries.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
@@ -256,6 +263,9 @@ class Judged(NamedTuple):
     chosen: str
     best: str
     family: str  # the part of the operation's name before the dot
+    work: float  # log2 of the operations
+    times: dict[str, float]  # those recorded, in microseconds
+    expected: dict[str, float]  # those predicted, in proportion to each other
 
 
 def judged(here, known, test) -> list[Judged]:
@@ -278,9 +288,72 @@ def judged(here, known, test) -> list[Judged]:
                 key = taken(2 ** e["size"], e["dtype"], times, predicted_times.order_of(place, own=False))
                 family = e["op"].partition(".")[0].partition("_")[0]
                 best = min(times, key=times.get)
-                found.append(Judged(times[key] / times[best], e["example"], key, best, family))
+                regret = times[key] / times[best]
+                found.append(Judged(regret, e["example"], key, best, family, e["size"], times, predicted(place)))
     forget()
     return found
+
+
+def predicted(place: Place) -> dict[str, float]:
+    """The times that the rankings alone predict, in proportion to each other."""
+    points, distances = predicted_times._near(ranking_files.here(), place, predicted_times.SHIPPED_ONLY)
+    return dict(zip(points.keys, (2.0 ** points.predicted(distances)).tolist(), strict=True)) if points else {}
+
+
+def doubtful(j: Judged) -> bool:
+    """Whether what was chosen took much longer on all threads than on one: measuring now repeats such a time."""
+    return j.times[j.chosen] > ALONE * j.times.get(on_one_thread(j.chosen), math.inf)
+
+
+def marked(j: Judged) -> str:
+    """Recorded and predicted times of what was chosen and of what was best."""
+    told = []
+    for key in (j.chosen, j.best):
+        expected = j.expected.get(ranking.named(key, tuple(j.expected)))
+        told.append(f"{j.times[key]:.4g} us, {f'predicted {expected:.2f}' if expected else 'not known'}")
+    return f" ({' and '.join(told)}){' doubtful' * doubtful(j)}"
+
+
+def left_out() -> list[Judged]:
+    """The choices for the entries of all classes, each class left out in turn."""
+    every = {c: ranking_files._read(c).entries for c in ranking_files._classes()}
+    return [j for here in every for j in judged(here, {c: e for c, e in every.items() if c != here}, every[here])]
+
+
+CONSTANTS = {
+    "KEPT_GAIN": (0.2, 0.6, 1.0), "ALL_THREADS": (0.0, 0.4), "OWN_THREADS": (0.0, 0.6), "NUMPY": (0.0, 0.6), "ABSENT": (0.5, 2.0),
+    "UNLISTED": (0.3, 1.0), "POWER": (0.25, 1.0), "WIDTH": (0.35, 1.4), "SIZES": (0.2, 0.8), "LIKE_SHAPE": (1.75, 5.0),
+    "OTHER_LENGTH": (1.5, 6.0), "NEAR": (1.5, 6.0), "MANY": (16.0, 21.0),
+}  # fmt: skip
+
+
+def constants() -> None:
+    """Prints the regret where each constant is chosen on other entries than it is judged on."""
+    settings = {"as they are": left_out()}
+    for name, values in CONSTANTS.items():
+        for value in values:
+            with mock.patch.object(predicted_times, name, value):
+                settings[f"{name} = {value}"] = left_out()
+    regrets = {name: np.log([j.regret for j in found]) for name, found in settings.items()}
+    base = settings["as they are"]
+    for name, values in sorted(regrets.items(), key=lambda item: item[1].mean()):
+        print(f"{name:<22}{math.exp(values.mean()):8.4f} {sum(values > math.log(2)):>4} over 2")
+    rng = random.Random(1)
+    middle = sorted(j.work for j in base)[len(base) // 2]
+    splits = {
+        "operations": np.array([sum(map(ord, j.problem.partition(" ")[0])) % 2 == 0 for j in base]),
+        "sizes": np.array([j.work < middle for j in base]),
+        "drawn": np.array([rng.random() < 0.5 for _ in base]),
+    }
+    for name, half in splits.items():
+        judged_on = np.zeros(len(base))
+        chosen = []
+        for part in (half, ~half):
+            best = min(regrets, key=lambda setting, part=part: regrets[setting][part].mean())
+            judged_on[~part] = regrets[best][~part]
+            chosen.append(best)
+        over = sum(judged_on > math.log(2))
+        print(f"halves by {name}: {' and '.join(chosen)}; judged on the others {math.exp(judged_on.mean()):.4f}, {over} over 2")
 
 
 def kept_of(found) -> dict[str, object]:
@@ -289,6 +362,7 @@ def kept_of(found) -> dict[str, object]:
     return {
         "entries": len(values), "mean": round(mean(values), 3), "largest": round(max(values), 2),
         "over 1.1": sum(v > 1.1 for v in values), "over 2": sum(v > 2.0 for v in values),
+        "of them doubtful": sum(j.regret > 2.0 and doubtful(j) for j in found),
     }  # fmt: skip
 
 
@@ -305,6 +379,8 @@ def summary(values) -> str:
 def main() -> None:
     if sys.argv[1:2] == ["entries"]:
         return entries()
+    if sys.argv[1:2] == ["constants"]:
+        return constants()
     if sys.argv[1:2] == ["measure"]:
         measure(*(int(n) for n in [*sys.argv[2:4], *("12", "1")[len(sys.argv[2:4]) :]]))
     compare()

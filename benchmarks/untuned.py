@@ -196,7 +196,7 @@ def layers() -> Iterator[Row]:
         yield beside("batch_norm", F.batch_norm, f.batch_norm, x, mean, var)
         training = {"training": True}
         yield beside("batch_norm training", partial(F.batch_norm, **training), partial(f.batch_norm, **training), x, mean, var)
-    x = numbers((16, 64, 56, 56), np.float32)
+    x = numbers(tuple(map(near, (16, 64, 56, 56))), np.float32)
     yield beside("max_pool2d", lambda x: F.max_pool2d(x, 2), lambda x: f.max_pool2d(x, 2), x)
     q = numbers((2, 8, near(200), 64), np.float32)
     yield beside("attention", F.scaled_dot_product_attention, f.scaled_dot_product_attention, q, q, q)
@@ -210,6 +210,7 @@ def halves() -> Iterator[Row]:
     f = torch.nn.functional
     for dtype in (np.float16, ml_dtypes.bfloat16):
         for rows, k, n in ((1, 700, 900), (20, 1000, 1200), (300, 900, 700), (2000, 128, 500)):
+            rows, k, n = map(near, (rows, k, n))
             x, w, b = numbers((rows, k), dtype), numbers((n, k), dtype), numbers((n,), dtype)
             yield beside("linear", F.linear, f.linear, x, w, b)
             yield beside("linear relu", lambda *a: F.linear(*a, activation="relu"), lambda *a: f.relu(f.linear(*a)), x, w, b)
@@ -222,15 +223,16 @@ def halves() -> Iterator[Row]:
         ):
             yield product(dtype, math.prod(sa[:-2]), *sa[-2:], sb[-1])
         for shape in ((300, 250), (3000, 700)):
-            x = numbers(shape, dtype)
+            x = numbers(tuple(map(near, shape)), dtype)
             for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
                 yield beside(name, getattr(F, name), getattr(f, name), x)
             yield beside("softmax", lambda x: F.softmax(x, -1), lambda x: f.softmax(x, -1), x)
             yield beside("layer_norm", lambda x: F.layer_norm(x, x.shape[1:]), lambda x: f.layer_norm(x, x.shape[1:]), x)
-        x = numbers((4, 60, 30, 30), dtype)
-        mean, var = numbers((60,), dtype), np.ones(60, dtype)
+        images = tuple(map(near, (4, 60, 30, 30)))
+        x = numbers(images, dtype)
+        mean, var = numbers(images[1:2], dtype), np.ones(images[1], dtype)
         yield beside("batch_norm", F.batch_norm, f.batch_norm, x, mean, var)
-        x, w = numbers((4, 60, 30, 30), dtype), numbers((50, 60, 3, 3), dtype)
+        x, w = numbers(images, dtype), numbers((near(50), images[1], 3, 3), dtype)
         yield beside("conv2d", lambda x, w: F.conv2d(x, w, padding=1), lambda x, w: f.conv2d(x, w, padding=1), x, w)
 
 

@@ -15,9 +15,11 @@ from backline import libraries
 from backline.engine import predicted_times, ranking, ranking_files
 from backline.engine.ranking import order_of
 from backline.engine.tuning.record import current_key
+from backline.errors import BadValue
 from backline.libraries.base import Algorithm
 from backline.native.processor_class import ProcessorClass
-from backline.problems import Problem
+from backline.problems import Place, Problem
+from backline.problems.op_registry import import_operations
 from support import problem_of
 
 FILES = sorted(Path(ranking_files.FOLDER).glob("*.json"))
@@ -95,6 +97,21 @@ def test_every_file_is_well_formed_and_of_a_class(path: Path) -> None:
         assert entry["microseconds"] == sorted(entry["microseconds"]) and all(t > 0 for t in entry["microseconds"])
         assert {key.partition(".")[0] for key in entry["order"]} <= known
         assert [current_key(key) for key in entry["order"]] == entry["order"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_entries_have_the_dtype_and_the_class_of_shapes_that_their_problems_have_now(path: Path) -> None:
+    import_operations()
+    checked = 0
+    for entry in json.loads(path.read_text())["entries"]:
+        try:
+            place = Problem.parse(entry["example"]).place()
+        except BadValue:  # a key that is no call
+            continue
+        assert (place.op, place.dtype, place.shape_class) == (entry["op"], entry["dtype"], entry["class"]), entry["example"]
+        assert abs(place.work - entry["size"]) < 0.01
+        checked += 1
+    assert checked > len(json.loads(path.read_text())["entries"]) / 2
 
 
 def test_the_nearest_class_holds(as_on: Here) -> None:
@@ -330,3 +347,74 @@ def test_few_rows_lead_where_they_are_large_or_of_16_bits() -> None:
     for large, precision, leads in ((False, "", False), (True, "", True), (False, "f32 accumulation", True)):
         loop = Algorithm(library="kernels", name="few_rows", level="threads", basis="construction", precision=precision)
         assert (ranking.place(loop, order, large)[0] == -1) == leads
+
+
+def test_what_no_entry_names_on_all_threads_takes_the_place_of_one(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    write(rankings, "intel-amx-2c", ("f32", 24, {"mkl.trsm@1": 10.0, "blis.trsm@1": 20.0, "blis.trsm@n": 15.0}))
+    problem = product(200)
+    threaded, items, other = (
+        Algorithm(library=library, name=name, scaled=True)
+        for library, name in (("mkl", "trsm"), ("mkl", "trsm_items"), ("blis", "trsm"))
+    )
+    assert ranking.sort(problem, [other, threaded]) == [threaded, other]
+    assert ranking.sort(problem, [other, items]) == [items, other]
+    assert ranking.named("mkl.trsm_items@n", order_of(problem)) == "mkl.trsm@1"
+    assert ranking.named("openblas.trsm@n", order_of(problem)) == "openblas.trsm@n"  # nothing of it was measured
+
+
+def test_gains_of_threads_on_another_class_are_nearer_to_the_usual_ones(rankings: Path, as_on: Here) -> None:
+    usual = {"a.x@1": 8.0, "a.x@n": 5.0, "b.x@1": 7.0}
+    shapes = [(22 + n / 8, usual, "square", f"{60 + n}x64 64x64") for n in range(6)]
+    strange = (23.0, {"a.x@1": 8.0, "a.x@n": 16.0, "b.x@1": 7.0}, "square", "200x200 200x200")
+    write(rankings, "intel-amx-2c", *[("f32", *entry) for entry in (*shapes, strange)])
+    as_on("intel", "amx", 2)
+    assert order_of(product(200))[0] == "b.x@1"
+    as_on("intel", "amx", 8)
+    assert order_of(product(200))[0] == "a.x@n"
+
+
+def test_factorizations_are_not_expected_to_gain_from_threads_of_another_class(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 8)
+    times = {"openblas.potrf@1": 10.0, "openblas.potrf@n": 10.5}
+    write(rankings, "intel-amx-2c", ("f32", 24, times))
+    product_first = order_of(product(200))[0]
+    text = (rankings / "intel-amx-2c.json").read_text().replace('"op": "matmul"', '"op": "linalg.cholesky"')
+    (rankings / "intel-amx-2c.json").write_text(text)
+    forget()
+    factorization = problem_of("linalg.cholesky", np.eye(300, dtype=np.float32))
+    assert (product_first, order_of(factorization)[0]) == ("openblas.potrf@n", "openblas.potrf@1")
+
+
+def test_threads_that_were_not_asked_for_are_taken_to_bring_nothing(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    write(
+        rankings, "intel-amx-2c",
+        ("f32", 14, {"a.x@1": 1.0, "b.x@1": 4.0}, "square", "20x20 20x20"),
+        ("f32", 30, {"a.x@n": 50.0, "b.x@n": 52.0, "a.x@1": 100.0, "b.x@1": 110.0}, "square", "800x800 800x800"),
+    )  # fmt: skip
+    assert order_of(product(20)) == ("a.x@1", "a.x@n", "b.x@1", "b.x@n")
+
+
+def test_what_was_not_worth_measuring_on_one_thread_is_slower_than_others_on_one(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    near, far = {"a.x@n": 1.0, "a.x@1": 4.0}, {"a.x@1": 1.0, "b.x@1": 1.1}
+    write(
+        rankings,
+        "intel-amx-2c",
+        ("f32", 20, near, "square", "80x80 80x80"),
+        ("f32", 26, far, "square", "320x320 320x320"),
+    )
+    assert order_of(product(80)).index("b.x@1") > order_of(product(80)).index("a.x@1")
+
+
+def test_recurrent_layers_with_a_batch_of_one_are_bound_by_memory(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx2", 2)
+    times = {"mkl.steps@1": 10.0, "openblas.steps@1": 15.0}
+    for shape_class, first in (("one", "mkl"), ("", "openblas")):
+        entry = {"op": "lstm", "dtype": "f32", "class": shape_class, "size": 20, "example": "lstm f32 8x1x64"}
+        entry |= {"order": list(times), "microseconds": list(times.values())}
+        (rankings / "intel-amx-2c.json").write_text(json.dumps({"provenance": {"cpu": "the one"}, "entries": [entry]}))
+        forget()
+        order = predicted_times.order_of(Place("lstm", "f32", shape_class, 20.0, (3.0, 0.0, 6.0)), own=False)
+        assert order[0] == f"{first}.steps@1"

@@ -11,7 +11,7 @@ order of algorithms is all that is asked for: `benchmarks/ranking_regret.py` tel
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ..native.processor_class import ProcessorClass
 from ..problems import Place
 from ..problems.symbolic_sizes import SIZE_STEPS, WORK_STEPS
 from . import ranking_files
+from .algorithm_keys import DIVIDED, on_one_thread
 from .effective_precision import fineness
 from .ranking_files import Measured
 from .tuning import record_store
@@ -41,11 +42,12 @@ OTHER_SOURCE = 2.0  # and a source that is not the nearest one
 NEAR = 3.0  # beyond which measurements of the next class of processors are asked for
 POWER = 0.5  # of ratios in their mean
 ALL_THREADS = 0.2  # log2 of how much sooner all threads are expected to end, beside one, than they did on another class,
-MANY = 18.0  # from so many operations on, as log2
+MANY = 18.0  # from so many operations on, as log2; not in the factorizations, whose own threads bring little and may cost much
 OWN_THREADS = 0.3  # and the same of those that Backline divides the work among: how well libraries do so differs the most
-DIVIDED = ("_items@n", "_split@n", "_slabs@n")  # how keys of such algorithms end, beside those of Backline's own loops
+UNLISTED = 0.02  # and of how much longer they take than one where that alone was measured: nobody asked whether they help
+FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
-ABSENT = 1.0  # log2 of how much longer than the fastest an algorithm is taken to be where it was not worth measuring
+ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
 # one that is: MKL and BLIS 0.9 keep to AVX2 there. That matters less in transforms, and where memory bounds the speed: in
 # products with vectors, and in reductions of matrices to simpler ones, half of which are such. About the medians over what both
@@ -54,7 +56,9 @@ AWAY_FROM_INTEL: Mapping[str, Mapping[str, float]] = {
     "": {"mkl": 2.1, "blis": 2.5}, "fft": {"mkl": 1.7}, "memory": {"mkl": 1.3, "blis": 1.1},
 }  # fmt: skip
 MEMORY_BOUND = ("gemv", "dot", "syev", "geev", "gesvd", "gesdd", "gelsy")  # how names of algorithms begin
+VECTORS = ("gemv", "one")  # classes of shapes that are such products, those of recurrent layers with a batch of one included
 EXPECTED = 6.0
+KEPT_GAIN = 0.4  # part that a single measurement has in what all threads are expected to bring on another class
 HALVES = ("f16", "bf16")
 SMALL = 17.0  # log2 of the operations up to which converting them to float32 may be the fastest
 
@@ -130,7 +134,7 @@ class Points:
         self.work = np.array([p.work for p in self.places])
         self.far = np.array([far for _, far, _ in found])
         self.added = np.array([NUMPY * key.startswith("numpy.") for key in keys])
-        self.powers = 2.0 ** (POWER * np.array([[logs.get(key, ABSENT) for key in keys] for _, _, logs in found]))
+        self.powers = 2.0 ** (POWER * _filled(found, keys))
         self._known: dict[tuple[str, int], tuple[Any, Any, Any, Any]] = {}
 
     def _scales(self, shape_class: str, count: int) -> tuple[Any, Any, Any, Any]:
@@ -159,6 +163,27 @@ class Points:
         # Not by `@`: a call of BLAS would be recorded as one of the program's, and would depend on the library that is exchanged.
         means = np.einsum("i,ij->j", weights, self.powers) / weights.sum()
         return np.log2(means) / POWER + self.added
+
+
+def _filled(found: list[tuple[Measured, float, Times]], keys: tuple[str, ...]) -> Any:
+    """Returns log2 of the times of all keys in all measurements: of what was not measured, the time that it is taken to need.
+
+    On all threads that is about the time on one, where that was measured. Else it was not worth measuring, beside what is fastest
+    on as many threads.
+    """
+    logs = np.array([[logs.get(key, math.nan) for key in keys] for _, _, logs in found])
+    column = {key: i for i, key in enumerate(keys)}
+    for key, i in column.items():
+        alone = column.get(on_one_thread(key)) if key.endswith("@n") else None
+        if alone is not None:
+            logs[:, i] = np.where(np.isnan(logs[:, i]), logs[:, alone] + UNLISTED, logs[:, i])
+    for threads in ("@1", "@n"):
+        columns = [i for key, i in column.items() if key.endswith(threads)]
+        full = [i for i in columns if fineness(keys[i]) == 2]
+        least = np.fmin.reduce(logs[:, full], axis=1, initial=math.inf) if full else np.full(len(found), math.inf)
+        absent = ABSENT + np.where(np.isinf(least), 0.0, np.fmax(least, 0.0))[:, None]
+        logs[:, columns] = np.where(np.isnan(logs[:, columns]), absent, logs[:, columns])
+    return logs
 
 
 def _apart(one: str, other: str) -> float:
@@ -203,11 +228,14 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         logs_of = {m.key: _over_best(m.times) for m in listed}
         ratio = _ratios(listed, logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
         far = OTHER_SOURCE if known else 0.0
+        gains = _Gains(processors, op) if processors != here else None
         for m in listed:
             logs = logs_of[m.key]
+            if gains:
+                logs = gains.moderated(logs)
             if known or processors != here:
                 many = processors != here and m.place.work >= MANY
-                logs = {key: log + ratio(m.place, key) - _sooner(key) * many for key, log in logs.items()}
+                logs = {key: log + ratio(m.place, key) - _sooner(key, op) * many for key, log in logs.items()}
             found.append((m, far, logs))
             origins.append((processors, m.key))
         known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
@@ -235,9 +263,46 @@ def _completed(logs: dict[str, float], place: Place, shipped: Points | None) -> 
     return {**{key: log + shift for key, log in expected.items()}, **logs}
 
 
-def _sooner(key: str) -> float:
+class _Gains:
+    """What all threads bring on another class of processors, as far as it is to be expected here, too.
+
+    What they brought in a single measurement says little of another machine: in part it is taken to be what they brought to the
+    library in this operation as a rule.
+    """
+
+    def __init__(self, processors: ProcessorClass, op: str) -> None:
+        found: dict[str, list[float]] = {}
+        threaded: set[str] = set()
+        for m in ranking_files.measured(processors, op):
+            threaded.update(key for key in m.times if key.endswith("@n"))
+            for key, gain in _gains(_over_best(m.times)):
+                found.setdefault(key.partition(".")[0], []).append(gain)
+        self._usual = {library: sorted(gains)[len(gains) // 2] for library, gains in found.items()}
+        self._threaded = {key: on_one_thread(key) for key in threaded}
+
+    def moderated(self, logs: Times) -> Times:
+        """Returns times in which the gain of each algorithm is nearer to the usual one of its library.
+
+        Where threads were not asked for, it is none.
+        """
+        unlisted = {key: logs[one] + UNLISTED for key, one in self._threaded.items() if key not in logs and one in logs}
+        more = {key: (1 - KEPT_GAIN) * (gain - self._usual[key.partition(".")[0]]) for key, gain in _gains(logs)}
+        return {key: log + more.get(key, 0.0) for key, log in logs.items()} | unlisted
+
+
+def _gains(logs: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yields the keys of algorithms on all threads, each with log2 of how much sooner it ends than on one."""
+    for key, log in logs.items():
+        if key.endswith("@n"):
+            alone = logs.get(on_one_thread(key))
+            if alone is not None:
+                yield key, alone - log
+
+
+def _sooner(key: str, op: str) -> float:
     """Returns log2 of how much sooner an algorithm is expected to end than it did on another class of processors."""
-    return (ALL_THREADS + OWN_THREADS * (key.endswith(DIVIDED) or key.startswith("kernels."))) * key.endswith("@n")
+    every = 0.0 if op.startswith(FACTORIZATIONS) else ALL_THREADS
+    return (every + OWN_THREADS * (key[:-2].endswith(DIVIDED) or key.startswith("kernels."))) * key.endswith("@n")
 
 
 Group = tuple[str, str, str]  # library, threads, and what bounds the speed
@@ -259,7 +324,7 @@ class _Ratios(NamedTuple):
 def _group(place: Place, key: str) -> Group:
     library, _, name = key.partition(".")
     family = place.op.partition(".")[0]
-    bound = "memory" if name.startswith(MEMORY_BOUND) else family
+    bound = "memory" if name.startswith(MEMORY_BOUND) or place.shape_class in VECTORS else family
     return library, key[-2:], bound if bound in AWAY_FROM_INTEL else ""
 
 

@@ -15,6 +15,7 @@ from ..libraries.base import BORROWED, LEADS, Algorithm
 from ..native.processor_class import this_class
 from ..problems import Place, Problem
 from ..problems.op_registry import composites
+from .algorithm_keys import on_one_thread
 from .effective_precision import fineness
 
 __all__ = [
@@ -23,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
-LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
+LARGE = 5e6  # floating-point operations from which what uses all threads comes before what uses one
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
 # Algorithms -> those in whose place they stand where the order does not name them.
 STAND_INS = {
@@ -110,9 +111,12 @@ def named(key: str, known: Collection[str]) -> str:
     if key in known:
         return key
     whole = key.replace(fixed_order.SUFFIX, "")  # parts of a fixed size: about as fast as what the library divides by itself
-    if whole != key and whole not in known and whole not in STAND_INS:
-        whole = f"{whole[:-2]}@1"
-    return whole if whole in known else STAND_INS.get(whole, whole)
+    if whole in known:
+        return whole
+    found = STAND_INS.get(whole, whole)
+    # On all threads it is listed where they may help: there it is about as fast as on one, which was measured.
+    alone = on_one_thread(found)
+    return alone if found not in known and alone in known else found
 
 
 @lru_cache(maxsize=1024)
