@@ -1,8 +1,8 @@
 """The processor time of a call on CUDA arrays, beside CuPy and PyTorch: ``python benchmarks/device_calls.py [--out FILE]``.
 
 Calls are timed until they return; the device works on meanwhile, and is waited for between rounds. Without a device it says so
-and ends with status 1. ``--stand-in`` needs none: CuPy is on the device of `idle_device`, where every launch returns at once, so what
-is left is the cost of Backline, of CuPy's launches and of the bindings.
+and ends with status 1. ``--stand-in`` needs none: CuPy is on the device of `idle_device`, where every launch returns at once,
+so what is left is the cost of Backline, of CuPy's launches and of the bindings.
 """
 
 from __future__ import annotations

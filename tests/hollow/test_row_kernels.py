@@ -264,6 +264,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], int]] = {
     "batch_norm": ("nn.functional.batch_norm", ("x", "w", "w", "w", "w"), 1),
     "batch_norm, training": ("nn.functional.batch_norm", ("x", None, None, "w", "w", True), 1),
     "batch_norm_backward": ("nn.grad.batch_norm_gradients", ("x", "x", "w"), 1),
+    "layer_norm_backward": ("nn.grad.layer_norm_gradients", ("x", "x", 32, "w"), 2),
 }  # fmt: skip
 
 

@@ -5,8 +5,8 @@ bias is ``grad_output.sum((0, 2, ...))``. Complex gradients are those of the rea
 of the convolution.
 
 The gradient of a transposed convolution by its input is a convolution of the gradient that is given; that by its weights is the
-weight gradient of that convolution, in which input and gradient have changed places. Each is one Problem of those, and so one Plan,
-but for complex numbers, which are conjugated beside it, output padding of a stride or more, and arrays without elements.
+weight gradient of that convolution, in which input and gradient have changed places. Each is one Problem of those, and so one
+Plan, but for complex numbers, which are conjugated beside it, output padding of a stride or more, and arrays without elements.
 """
 
 from __future__ import annotations
@@ -282,7 +282,9 @@ def _planned(build: Callable[..., ConvProblem]) -> Callable[[int, Callable[..., 
                 return composed(*args, **kwargs)
 
         op: Any = _core.Operation(function.__name__, single.parameters, resolve, general)
-        return published(op, problem, MODULE, signature)
+        published(op, problem, MODULE, signature)
+        op.__wrapped__ = composed  # what runs where there is no Problem
+        return op  # type: ignore[no-any-return]  # it has the signature of the function
 
     return make
 

@@ -1,7 +1,7 @@
 """The CUDA C++ of the gradients of layer normalisation by weight and bias: sums over rows, beside `row_source.LayerNormGrad`.
 
-That one runs first, and keeps what the elements of each row are normalised by: three numbers for a row, so that these sums read
-input and gradient once. A place in the rows is a channel here, as in `batch_norm_source`: threads, then blocks, share its
+That one runs first, and keeps what the elements of each row are normalised by: three numbers for a row, so that these sums
+read input and gradient once. A place in the rows is a channel here, as in `batch_norm_source`: threads, then blocks, share its
 elements in parts that the shape decides, and the sums of the parts are combined in one order.
 """
 
@@ -12,7 +12,8 @@ __all__ = ["LAYER_SUMS"]
 # Phases: 0 does all of it, where a place has one block; else 1 keeps the sums of parts, and 2 combines them.
 LAYER_SUMS = r"""
 extern "C" __global__ __launch_bounds__(1024) void layer_norm_sums(
-    const T *x, const T *g, const S *kept, T *by_weight, T *by_bias, S *partial, L images, L channels, L inner, int parts, int phase)
+    const T *x, const T *g, const S *kept, T *by_weight, T *by_bias, S *partial, L images, L channels, L inner, int parts,
+    int phase)
 {
     const Batch p = {x, g, 0, partial, images, channels, inner, parts, 0, 0, 0, 0, 0};
     const L c = channel(), rows = images * inner;

@@ -1,6 +1,6 @@
 """CuPy: what stands between products on CUDA arrays. Activations, softmax, normalisation (`row_kernels`) and pooling
-(`pooling_kernels`) are one kernel each, the rest kernels and reductions, and so are softmax and normalisation where the one kernel
-does not apply.
+(`pooling_kernels`) are one kernel each, the rest kernels and reductions, and so are softmax and normalisation where the one
+kernel does not apply.
 
 Halves are computed in float32 and rounded once; formulas take sums in float64, row kernels in the dtype of computation. CuPy adds
 up in an order that the shape decides, and nothing here adds to memory from several threads, so results have the same bits each
@@ -39,7 +39,7 @@ Run = Callable[..., Any]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("max_pool", "max_pool_indices")  # have these as well
-KERNELS = (row_kernels, pooling_kernels)
+KERNELS: tuple[Any, ...] = (row_kernels, pooling_kernels)
 ONE_PASS = ("relu", "gelu", "silu", "tanh", "sigmoid")
 NUMBERS = ("float32", "float64", "complex64", "complex128")
 
@@ -98,7 +98,8 @@ def _layer(p: NeuralProblem, algorithm: Algorithm) -> Run:
         return empty(p, space())
     for kernels in KERNELS:
         if algorithm.name == kernels.NAME:
-            return kernels.function(p)
+            one: Run = kernels.function(p)
+            return one
     if p.op not in FORMULAS:
         return _one_pass(p)
     f = space().replaced(kept={})

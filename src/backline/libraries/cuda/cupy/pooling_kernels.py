@@ -113,11 +113,10 @@ def _numbers(p: NeuralProblem, given: list[Operand], rank: int, merged: bool) ->
     kernel, padding = p.parameter("kernel", one), p.parameter("padding", ((0, 0),) * rank)
     overhang = p.parameter("overhang") or (0,) * rank
     ends = [n + after - beyond for n, (_, after), beyond in zip(image, padding, overhang, strict=True)]
-    rows = [
-        image, points, kernel, p.parameter("stride", one), p.parameter("dilation") or one, tuple(before for before, _ in padding), ends,
-    ]  # fmt: skip
+    strides, dilation, before = p.parameter("stride", one), p.parameter("dilation") or one, tuple(first for first, _ in padding)
+    rows = (image, points, kernel, strides, dilation, before, ends)
     axes = [[1, 1, 1, 1, 1, 0, 1]] * (3 - rank) + [list(each) for each in zip(*rows, strict=True)]
-    most = max(n + 2 * before + k * d + s + max(end, 0) for n, _, k, s, d, before, end in axes)
+    most = max(n + 2 * first + k * d + s + max(end, 0) for n, _, k, s, d, first, end in axes)
     flags = [p.op.startswith("adaptive"), p.parameter("count_include_pad", True)]
     numbers = [*sizes, *steps[0], *steps[1], *(n for axis in axes for n in axis), *map(bool, flags), p.parameter("divisor") or 0]
     made = np.array(numbers, np.int64)

@@ -8,9 +8,10 @@ ends at the first larger element, mostly after a few.
 
 Sums are taken in float32, those of float64 in float64, and rounded once. A maximum has the bits of the element that it is.
 
-These kernels come before cuDNN's pooling, which is not used: the descriptors of `cudnnPoolingForward` have neither dilation, nor
-a window that reaches beyond the padding (`ceil_mode`), nor a divisor, nor windows of several sizes, and give no indices; its
-gradients want the result as well; all of it is deprecated. The frontend has no node of it for Python (`tests/cudnn/test_pooling.py`).
+cuDNN's pooling is not used: the descriptors of `cudnnPoolingForward` have neither dilation, nor a window that reaches beyond the
+padding (`ceil_mode`), nor a divisor, nor windows of several sizes, and it gives no indices; its gradients want the result as
+well; all of it is deprecated. The nodes of graphs that replace it are not among those of the frontend for Python
+(`tests/cudnn/test_pooling.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["AVERAGE", "AVERAGE_GRAD", "LEAST", "MAXIMUM", "MAXIMUM_GRAD", "TYPES
 
 _INTEGERS = {8: "char", 16: "short", 32: "int", 64: "long long"}
 TYPES = row_source.TYPES | {
-    f"{sign}int{bits}": (f"{'unsigned' if sign else 'signed'} {name}",) * 2 for bits, name in _INTEGERS.items() for sign in ("", "u")
+    f"{sign}int{bits}": (f"{'unsigned' if sign else 'signed'} {name}",) * 2
+    for bits, name in _INTEGERS.items()
+    for sign in ("", "u")
 }
 """The type of elements and that of computation, by dtype; integers have maxima only."""
 

@@ -188,8 +188,8 @@ struct Given {
     S *kept;  // for each row what its first element was taken for, mean and inverse deviation; the gradient of layer_norm has it
 };
 
-// What operations have unless they say otherwise: one array, and one reduction of it. Those of two go over a row AGAIN, with what the
-// first one gave: `more` takes elements, and `finish` what came of them; `leads` in one thread of a row.
+// What operations have unless they say otherwise: one array, and one reduction of it. Those of two go over a row AGAIN, with what
+// the first one gave: `more` takes elements, and `finish` what came of them; `leads` in one thread of a row.
 struct Plain {
     enum { TWO = 0, REDUCES = 1, AGAIN = 0 };
     typedef Two N;
