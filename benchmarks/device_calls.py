@@ -1,8 +1,8 @@
 """The processor time of a call on CUDA arrays, beside CuPy and PyTorch: ``python benchmarks/device_calls.py [--out FILE]``.
 
 Calls are timed until they return; the device works on meanwhile, and is waited for between rounds. Without a device it says so
-and ends with status 1. ``--stand-in`` needs none: CuPy's own arrays over memory of the host, the true bindings over libraries
-whose functions return at once, so what is left is the cost of Backline, CuPy's arrays and the bindings. It takes a C compiler.
+and ends with status 1. ``--stand-in`` needs none: CuPy is on the device of `idle_device`, where every launch returns at once,
+so what is left is the cost of Backline, of CuPy's launches and of the bindings.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def on_a_device() -> tuple[dict[str, Contestants], Callable[[], None], str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--stand-in", action="store_true", help="without a device: libraries whose functions return at once")
+    parser.add_argument("--stand-in", action="store_true", help="on a device that does nothing")
     parser.add_argument("--out", type=Path, help="write the figures to this file, as JSON")
     parser.add_argument("--only", default="", help="cases whose name begins with this")
     asked = parser.parse_args()
     if asked.stand_in:
-        from device_stand_in import stand_in
+        from idle_device import begin
 
-        array, cupy = stand_in()
+        array, cupy, _ = begin()
         found, wait, name = cases(array, cupy, None), (lambda: None), "stand-in"
         found = {case: {"backline": contestants["backline"]} for case, contestants in found.items()}
     else:
@@ -128,8 +128,7 @@ def main() -> int:
         try:
             contestants["backline"]()
         except BacklineError as error:
-            why = "it runs kernels of CuPy, which take a device" if asked.stand_in else str(error).splitlines()[0]
-            print(f"{case:<22}{type(error).__name__}: {why}")
+            print(f"{case:<22}{type(error).__name__}: {str(error).splitlines()[0]}")
             continue
         chosen = backline.explain()
         times = measure(contestants, wait)

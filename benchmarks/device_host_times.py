@@ -71,7 +71,13 @@ def cases(array: Callable[..., Any]) -> Iterator[Case]:
     yield "softmax", lambda: F.softmax(a, -1)
     gamma, beta, images = array(64), array(64), array(8, 64, 8, 8)
     yield "layer_norm", lambda: F.layer_norm(a, (64,), gamma, beta)
+    yield "layer_norm_backward", lambda: grad.layer_norm_backward(a, b, (64,), gamma)
     yield "batch_norm", lambda: F.batch_norm(images, None, None, gamma, beta, training=True)
+    pooled = array(8, 64, 4, 4)
+    yield "max_pool2d", lambda: F.max_pool2d(images, 3, 2, 1)
+    yield "max_pool2d_input", lambda: grad.max_pool2d_input(images, pooled, 3, 2, 1)
+    yield "avg_pool2d", lambda: F.avg_pool2d(images, 3, 2, 1)
+    yield "avg_pool2d_input", lambda: grad.avg_pool2d_input(images.shape, pooled, 3, 2, 1)
 
 
 def new_shapes(array: Callable[..., Any]) -> Iterator[tuple[str, Callable[[int], Callable[[], Any]]]]:

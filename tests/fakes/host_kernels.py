@@ -65,7 +65,7 @@ def _three(sizes: tuple[int, ...]) -> _Size:
 
 
 class HostKernel:
-    """A kernel as ``cupy.RawKernel`` makes it: its arguments are arrays of the stand-in, and NumPy's scalars."""
+    """A kernel as ``cupy.RawKernel`` makes it: arguments are arrays of the stand-in, NumPy's scalars, and its arrays for structures."""
 
     def __init__(self, source: str, name: str, log: list[Any]) -> None:
         path = host_library(source, [name], kept())
@@ -80,6 +80,7 @@ class HostKernel:
         assert shared_mem <= 48 * 1024 and np.prod(block) <= 1024 and min(*grid, *block) > 0
         assert all(n < 1 << 16 for n in grid[1:])
         self.log.append((self.name, {"grid": grid, "block": block}))
-        held = [ctypes.create_string_buffer(a.tobytes() if isinstance(a, np.generic) else a.data.ptr.to_bytes(8, "little"), 8) for a in args]
+        values = [a.tobytes() if isinstance(a, (np.generic, np.ndarray)) else a.data.ptr.to_bytes(8, "little") for a in args]
+        held = [ctypes.create_string_buffer(value, max(len(value), 8)) for value in values]
         with _one_kernel:
             self.launch(_three(grid), _three(block), (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held)))

@@ -98,6 +98,10 @@ def test_rows_of_every_length(row: Any, xp: Any, size: Any, dtype: str) -> None:
             moved = room[1:].reshape(x.shape)
             moved[...] = xp.asarray(x)
             assert function(moved, *on_device(xp, "C", tuple(more))).get().tobytes() == found.get().tobytes()
+        g = normal((7, n), dtype, 3)
+        found = G.layer_norm_backward(*on_device(xp, "C", (x, g)), n, xp.asarray(w))
+        assert backline.explain().algorithm == "rows"
+        farthest = max(farthest, away(found[1:], host(G.layer_norm_backward, x, g, n, w)[1:], dtype, f"layer_norm_backward {n}"))
     large = normal(size((64, 6, 40, 40), (4, 6, 4, 4)), dtype, 2)  # few channels of many elements: several blocks share one
     for last in (False, True):
         there = xp.asarray(np.ascontiguousarray(large.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2) if last else xp.asarray(large)
@@ -106,6 +110,36 @@ def test_rows_of_every_length(row: Any, xp: Any, size: Any, dtype: str) -> None:
         farthest = max(farthest, away(found, host(F.batch_norm, large, None, None, training=True), dtype, "batch_norm"))
         found = G.batch_norm_backward(there, there)
         farthest = max(farthest, away(found[:1], host(G.batch_norm_backward, large, large)[:1], dtype, "batch_norm_backward"))
+    row.observe(f"{dtype}: {farthest:.2g} of {TIMES:g}")
+    assert farthest < TIMES
+
+
+@pytest.mark.gpu(row="ELEM-1")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pooling_by_windows(row: Any, xp: Any, dtype: str) -> None:
+    row.expect("pooling is one kernel in every layout: maxima, their places and gradients as on the host, means near float64")
+    x, farthest = normal((2, 35, 17, 18), dtype, 4), 0.0
+    wanted, places = F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True)
+    g = normal(wanted.shape, dtype, 5)
+    for last in (False, True):
+        there, slope = (
+            xp.asarray(np.ascontiguousarray(a.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2) if last else xp.asarray(a) for a in (x, g)
+        )
+        found, at = F.max_pool2d(there, 3, 2, 1, ceil_mode=True, return_indices=True)
+        assert backline.explain().algorithm == "windows" and np.array_equal(at.get(), places)
+        assert found.get().tobytes() == wanted.tobytes() and (found.strides[1] == found.itemsize) is last
+        calls: list[tuple[Call, tuple[Any, ...], tuple[Any, ...]]] = [
+            (G.max_pool2d_input, (there, slope, 3, 2, 1, 1, True), (x, g, 3, 2, 1, 1, True)),
+            (G.avg_pool2d_input, (x.shape, slope, 3, 2, 1, True), (x.shape, g, 3, 2, 1, True)),
+        ]
+        for more in ((3, 2, 1), (9, 1), (17, 1)):  # the largest windows are shared by several threads
+            calls.append((F.avg_pool2d, (there, *more), (x, *more)))
+        calls.append((F.adaptive_avg_pool2d, (there, 1), (x, 1)))
+        for function, args, same in calls:
+            made = function(*args)
+            assert backline.explain().algorithm == "windows"
+            farthest = max(farthest, away(made, host(function, *same), dtype, function.__name__))
+            assert function(*args).get().tobytes() == made.get().tobytes()
     row.observe(f"{dtype}: {farthest:.2g} of {TIMES:g}")
     assert farthest < TIMES
 

@@ -6,7 +6,6 @@ NVRTC compiles each kernel for an H100; the numbers are of the same source, comp
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,39 +20,12 @@ from backline.nn import functional as F
 from backline.nn import grad as G
 from backline.problems.op_registry import operations
 from gpu.arrays import dtype_of
+from hollow.nearness import DTYPES, drawn, near, wide
 
 pytestmark = pytest.mark.cupy
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-TINY = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 0.0}
 LENGTHS = (1, 2, 3, 5, 17, 33, 127, 129, 520, 1000, 4099, 16388)
 LONG = (70_001, 200_000)
 Array = Any
-
-
-def drawn(*shape: int, dtype: str, scale: float = 1.0, mean: float = 0.0) -> Array:
-    rng = np.random.default_rng([int(os.environ.get("BACKLINE_TEST_SEED", "0")), *shape])
-    return (mean + scale * rng.standard_normal(shape)).astype(dtype_of(dtype))
-
-
-def wide(x: Array) -> Array:
-    return x.astype(np.float64)
-
-
-def computed(dtype: str) -> float:
-    """The rounding of the dtype that a kernel computes in."""
-    return max(2.0**-52, min(EPSILON[dtype], 2.0**-23))
-
-
-def near(found: Array, wanted: Array, dtype: str, terms: int, size: Array | None = None) -> None:
-    """Results agree with float64, up to rounding once, and to as much of `size` as sums of so many terms may lose."""
-    got = wide(found.get())
-    assert found.dtype == dtype_of(dtype) and got.shape == wanted.shape
-    bound = EPSILON[dtype] * np.abs(wanted) + computed(dtype) * (terms + 40) * (np.abs(wanted) if size is None else size) + 2 * TINY[dtype]
-    with np.errstate(over="ignore"):
-        same = (got == wanted) | (got == wide(wanted.astype(found.dtype))) | (np.isnan(got) & np.isnan(wanted))  # or both too large
-    odd = ~(same | (np.abs(got - wanted) <= bound))
-    assert not odd.any(), (np.argwhere(odd)[:3], got[odd][:3], wanted[odd][:3])
 
 
 def by_rows(call: Callable[[], Any]) -> Any:
@@ -292,6 +264,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], int]] = {
     "batch_norm": ("nn.functional.batch_norm", ("x", "w", "w", "w", "w"), 1),
     "batch_norm, training": ("nn.functional.batch_norm", ("x", None, None, "w", "w", True), 1),
     "batch_norm_backward": ("nn.grad.batch_norm_gradients", ("x", "x", "w"), 1),
+    "layer_norm_backward": ("nn.grad.layer_norm_gradients", ("x", "x", 32, "w"), 2),
 }  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def _text(name: str) -> str | None:
 
 
 def _pointwise(name: str, input: Array) -> NeuralProblem:
-    array = as_input(name, "input", input, integers=name == "relu")
+    array = as_input(name, "input", input, integers=("cpu",) if name == "relu" else ())
     return problem(name, {"input": array}, array.shape)
 
 

@@ -5,25 +5,30 @@ bias is ``grad_output.sum((0, 2, ...))``. Complex gradients are those of the rea
 of the convolution.
 
 The gradient of a transposed convolution by its input is a convolution of the gradient that is given; that by its weights is the
-weight gradient of that convolution, in which input and gradient have changed places. Those run it.
+weight gradient of that convolution, in which input and gradient have changed places. Each is one Problem of those, and so one
+Plan, but for complex numbers, which are conjugated beside it, output padding of a stride or more, and arrays without elements.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import _core
 from ..errors import BadValue
+from ..libraries import host_arrays
 from ..problems.conv_problem import ConvProblem
 from . import convolution
 from .array_arguments import dtype_of, functions, like, native, one_kind
-from .composite import composed_of, on_its_device
-from .convolution_checks import Array, Sizes, grad_problem, grad_shape, transpose_problem
+from .composite import on_its_device
+from .convolution_checks import Array, Sizes, conv_problem, grad_problem, grad_shape, transpose_problem
 from .doc_fragments import filled
 from .families import RANKS, function_family, operation_family, ranks
 from .linalg_checks import enough_memory
+from .operation import operation, published
 
 __all__ = [
     "conv1d_input", "conv1d_weight", "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "conv_transpose1d_input",
@@ -166,6 +171,11 @@ def _overhang(p: ConvProblem) -> tuple[int, ...]:
     return tuple(extra // s for extra, s in zip(p.output_padding, p.stride, strict=True))
 
 
+def _cut(p: ConvProblem) -> tuple[int, ...]:
+    """Returns the padding of the convolution of the gradient: what the transposed one cuts off."""
+    return tuple(before for before, _ in p.padding)
+
+
 def _zeros(array: Array, shape: tuple[int, ...]) -> Array:
     zeros: Array = functions(array).zeros(shape, dtype=dtype_of(array).newbyteorder("="))
     return zeros
@@ -182,8 +192,7 @@ def _conv_transpose_input(
     if 0 in (*shape, *grad.shape):
         return _zeros(grad, shape)
     kernel = functions(weight).conj(weight) if dtype_of(weight).kind == "c" else weight
-    cut = tuple(before for before, _ in p.padding)
-    result = PLAIN[rank - 1](grad, kernel, None, p.stride, cut, p.dilation, p.groups)
+    result = PLAIN[rank - 1](grad, kernel, None, p.stride, _cut(p), p.dilation, p.groups)
     if not any(_overhang(p)):
         return result
     result = result[(slice(None), slice(None), *(slice(n) for n in p.image))]
@@ -203,20 +212,88 @@ def _conv_transpose_weight(
     xp, overhang = functions(grad), _overhang(p)
     if any(overhang):  # points of zeros, which add nothing
         input = xp.pad(input, [(0, 0), (0, 0), *((0, n) for n in overhang)])
-    cut = tuple(before for before, _ in p.padding)
-    result: Array = PLAIN_BY_WEIGHT[rank - 1](grad, shape, input, p.stride, cut, p.dilation, p.groups)
+    result: Array = PLAIN_BY_WEIGHT[rank - 1](grad, shape, input, p.stride, _cut(p), p.dilation, p.groups)
     return xp.conj(result) if dtype_of(grad).kind == "c" else result
 
 
-def _composed(part: str) -> Callable[[int, Callable[..., Array]], Callable[..., Array]]:
-    return lambda rank, function: composed_of(part.format(rank), module=MODULE)(on_its_device(function))
+class SeveralSteps(BadValue):
+    """A call that is no Problem of its own: the composed function runs it."""
+
+
+def _one_step(name: str, p: ConvProblem, part: str) -> None:
+    """Refuses a call that takes more than one operation."""
+    if not p.empty and not any(_overhang(p)) and p.dtype.kind != "c":
+        return
+    raise SeveralSteps(
+        f"{MODULE.removeprefix('backline.')}.{name} is made of other operations here: {part}",
+        cause="no library has one plan for such a call", remedy=f"explain {part}, or trace() a run of it",
+    )  # fmt: skip
+
+
+def _input_problem(
+    rank: int, input_size: Sequence[int], weight: Array, grad_output: Array, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> ConvProblem:  # fmt: skip
+    name, arrays = f"conv_transpose{rank}d_input", {"weight": weight, "grad": grad_output}
+    p = _problem(name, rank, arrays, input_size, (stride, padding, output_padding, groups, dilation))
+    _one_step(name, p, f"nn.functional.conv{rank}d")
+    given = {"weight": weight, "input": grad_output, "bias": None, "residual": None, "out": None}
+    return conv_problem(name, rank, given, p.stride, _cut(p), p.dilation, p.groups, None)
+
+
+def _weight_problem(
+    rank: int, input: Array, weight_size: Sequence[int], grad_output: Array, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> ConvProblem:  # fmt: skip
+    name, arrays = f"conv_transpose{rank}d_weight", {"input": input, "grad": grad_output}
+    p = _problem(name, rank, arrays, weight_size, (stride, padding, output_padding, groups, dilation))
+    _one_step(name, p, f"nn.grad.conv{rank}d_weight")
+    given = {"grad": input, "input": grad_output}
+    return grad_problem(name, rank, "conv_grad_weight", given, weight_size, p.stride, _cut(p), p.dilation, p.groups)
+
+
+def _planned(build: Callable[..., ConvProblem]) -> Callable[[int, Callable[..., Array]], Callable[..., Array]]:
+    """Decorator of the composed functions: operations of the Problems that `build` makes, which run these for other calls."""
+
+    def make(rank: int, function: Callable[..., Array]) -> Callable[..., Array]:
+        signature = inspect.signature(function)
+        composed = on_its_device(function)
+
+        def problem(*args: Any, **kwargs: Any) -> ConvProblem:
+            return build(rank, *args, **kwargs)
+
+        problem.__name__, problem.__doc__ = function.__name__, function.__doc__
+        problem.__signature__ = signature  # type: ignore[attr-defined]
+        single: Any = operation(function.__name__, module=MODULE, family="conv")(problem)
+
+        def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            try:
+                return single.resolve(args, kwargs)
+            except SeveralSteps:
+                return None
+
+        def general(*args: Any, **kwargs: Any) -> Any:
+            result = host_arrays.call(op, args, kwargs)
+            if result is not NotImplemented:
+                return result
+            try:
+                return single(*args, **kwargs)
+            except SeveralSteps:
+                return composed(*args, **kwargs)
+
+        op: Any = _core.Operation(function.__name__, single.parameters, resolve, general)
+        published(op, problem, MODULE, signature)
+        op.__wrapped__ = composed  # what runs where there is no Problem
+        return op  # type: ignore[no-any-return]  # it has the signature of the function
+
+    return make
 
 
 conv_transpose1d_input, conv_transpose2d_input, conv_transpose3d_input = function_family(
     _conv_transpose_input, ranks("conv_transpose{}d_input"), _text(TRANSPOSE, "input"), module=MODULE,
-    decorate=_composed("nn.functional.conv{}d"),
+    decorate=_planned(_input_problem),
 )  # fmt: skip
 conv_transpose1d_weight, conv_transpose2d_weight, conv_transpose3d_weight = function_family(
     _conv_transpose_weight, ranks("conv_transpose{}d_weight"), _text(TRANSPOSE, "weight"), module=MODULE,
-    decorate=_composed("nn.grad.conv{}d_weight"),
+    decorate=_planned(_weight_problem),
 )  # fmt: skip

@@ -23,12 +23,12 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 MODULE = "backline.nn.functional"
 
 
-def as_input(where: str, name: str, value: Any, *, rank: int = 0, integers: bool = False) -> Array:
-    """Returns an array of real floating-point numbers, or of `integers` on the CPU, of `rank` dimensions or more."""
+def as_input(where: str, name: str, value: Any, *, rank: int = 0, integers: tuple[str, ...] = ()) -> Array:
+    """Returns an array of real floating-point numbers, of `rank` dimensions or more; on some devices of integers, too."""
     array = check_array(value, f"{where}: {name}")
-    integers = integers and device_dispatch.device() == "cpu"
-    if array.dtype.name not in FLOATS and not (integers and array.dtype.kind in "iu"):
-        cause = f"it takes {', '.join(FLOATS)}{' and integers' if integers else ''}"
+    legal = device_dispatch.device().partition(":")[0] in integers
+    if array.dtype.name not in FLOATS and not (legal and array.dtype.kind in "iu"):
+        cause = f"it takes {', '.join(FLOATS)}{' and integers' if legal else ''}"
         raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=cause, remedy="x.astype(np.float32)")
     if array.ndim < rank:
         raise BadValue(f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''} or more, it has shape {array.shape}")

@@ -41,7 +41,7 @@ def shaped(where: str, name: str, shape: tuple[int, ...], rank: int) -> tuple[in
     return image
 
 
-def images(where: str, input: Any, rank: int, *, integers: bool = False) -> Array:
+def images(where: str, input: Any, rank: int, *, integers: tuple[str, ...] = ()) -> Array:
     array = as_input(where, "input", input, integers=integers)
     shaped(where, "input", array.shape, rank)
     return array
@@ -228,7 +228,7 @@ def _max_pool(
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> NeuralProblem:  # fmt: skip
     name = f"max_pool{rank}d"
-    array = images(name, input, rank, integers=True)
+    array = images(name, input, rank, integers=("cpu", "cuda"))
     parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
     if not flag(name, "return_indices", return_indices):
         return problem("max_pool", {"input": array}, _result(array.shape, sizes), **parameters)

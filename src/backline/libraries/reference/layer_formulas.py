@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...problems.dtypes import compute_dtype
 from ...problems.neural_problem import NeuralProblem
 from . import formulas
@@ -124,7 +126,9 @@ def empty(p: NeuralProblem, f: Space) -> Run:
         shapes += [p.result[len(p.result) - p.parameter("axes") :]] * 2
     elif p.op in ("batch_norm_train", "batch_norm_train_grad"):
         shapes += [p.result[1:2]] * 2
-    rest = p.dtype if p.op in SHAPED else compute_dtype(p.dtype)
+    elif p.op == "max_pool_indices":
+        shapes += [p.result]
+    rest = np.dtype(np.int64) if p.op == "max_pool_indices" else p.dtype if p.op in SHAPED else compute_dtype(p.dtype)
 
     def run(*arrays: Array) -> Any:
         made = tuple(f.zeros(shape, rest if i else p.dtype) for i, shape in enumerate(shapes))

@@ -8,11 +8,11 @@ input as often (twice; in gradients three times), for every layout and dtype, in
 
 from __future__ import annotations
 
-__all__ = ["BATCH"]
+__all__ = ["BATCH", "CHANNELS"]
 
-# Statistics of channels over everything else. COLUMNS: channels lie side by side, a thread for each; else each channel lies in
+# Sums of channels over everything else. COLUMNS: channels lie side by side, a thread for each; else each channel lies in
 # pieces of `inner` elements, and a block is for one. VECTOR: whole chunks lie in such pieces. INDEX counts a channel's elements.
-BATCH = r"""
+CHANNELS = r"""
 struct Batch {
     const T *x, *g;
     T *y;
@@ -44,7 +44,8 @@ __device__ inline S first_of(const Batch &p, L c) {
     return is_finite(v) ? v : S(0);
 }
 
-// Calls f(places, count) for the chunks of a thread, of the part of a channel that is this block's.
+// Calls f(places, count, e, step) for the chunks of a thread, of the part of a channel that is this block's: the elements of a
+// channel that a chunk holds are e, e + step, and so on.
 template <class F> __device__ inline void each_chunk(const Batch &p, L c, F f) {
     const L all = p.images * p.inner, step = size() * V;
     const L steps = ((all + step - 1) / step + p.parts - 1) / p.parts, from = steps * step * blockIdx.y;
@@ -60,7 +61,7 @@ template <class F> __device__ inline void each_chunk(const Batch &p, L c, F f) {
                     at[j] = place(p, c, e + j * size());
                     count = j + 1;
                 }
-        f(at, count);
+        f(at, count, e, VECTOR ? (L)1 : size());
     }
 }
 __device__ inline void fetch(const T *x, const L *at, int count, S shift, S *v) {
@@ -84,9 +85,12 @@ __device__ inline S &field(const Batch &p, int which, int part, L c) {
     return p.partial[((L)which * p.parts + part) * p.channels + c];
 }
 
+"""
+
+BATCH = r"""
 __device__ inline Moments own_moments(const Batch &p, L c, S shift) {
     Moments m = Moments::none();
-    each_chunk(p, c, [&](const L *at, int count) {
+    each_chunk(p, c, [&](const L *at, int count, L, L) {
         S v[V];
         fetch(p.x, at, count, shift, v);
         m.add(v, count);
@@ -126,7 +130,7 @@ extern "C" __global__ __launch_bounds__(1024) void batch_norm_train(
     const S w = c < channels ? parameter(weight, weight_kind, c, S(1)) : S(1);
     const S b = c < channels ? parameter(bias, bias_kind, c, S(0)) : S(0);
     const bool scaled = weight_kind || bias_kind;
-    each_chunk(p, c, [&](const L *at, int count) {
+    each_chunk(p, c, [&](const L *at, int count, L, L) {
         S v[V];
         fetch(x, at, count, shift, v);
         for (int j = 0; j < V; ++j) v[j] = (v[j] - m.mean) * inverse;
@@ -155,7 +159,7 @@ extern "C" __global__ __launch_bounds__(1024) void batch_norm_grad(
         for (L part = rank(); part < parts && c < channels; part += size())
             sums = Two::join(sums, {field(p, 4, part, c), field(p, 5, part, c)});
     } else {
-        each_chunk(p, c, [&](const L *at, int count) {
+        each_chunk(p, c, [&](const L *at, int count, L, L) {
             S v[V], h[V], one = S(0), other = S(0);
             fetch(x, at, count, shift, v);
             fetch(g, at, count, S(0), h);
@@ -180,7 +184,7 @@ extern "C" __global__ __launch_bounds__(1024) void batch_norm_grad(
     if (phase == 2) return;
     const S w = c < channels ? parameter(weight, weight_kind, c, S(1)) : S(1);
     const S mean = w * sums.one / m.count, slope = w * sums.other / m.count;
-    each_chunk(p, c, [&](const L *at, int count) {
+    each_chunk(p, c, [&](const L *at, int count, L, L) {
         S v[V], h[V];
         fetch(x, at, count, shift, v);
         fetch(g, at, count, S(0), h);

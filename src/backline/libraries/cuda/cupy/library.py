@@ -1,5 +1,6 @@
-"""CuPy: what stands between products on CUDA arrays. Activations, softmax and normalisation are one kernel each (`row_kernels`),
-the rest kernels and reductions, and so are softmax and normalisation where the one kernel does not apply.
+"""CuPy: what stands between products on CUDA arrays. Activations, softmax, normalisation (`row_kernels`) and pooling
+(`pooling_kernels`) are one kernel each, the rest kernels and reductions, and so are softmax and normalisation where the one
+kernel does not apply.
 
 Halves are computed in float32 and rounded once; formulas take sums in float64, row kernels in the dtype of computation. CuPy adds
 up in an order that the shape decides, and nothing here adds to memory from several threads, so results have the same bits each
@@ -30,7 +31,7 @@ from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
 from ..common.device_plan import DevicePlan, prepared
-from . import int8_layers, recurrent_steps, row_kernels
+from . import int8_layers, pooling_kernels, recurrent_steps, row_kernels
 
 __all__ = ["CuPy", "space"]
 
@@ -38,7 +39,8 @@ Array = Any
 Run = Callable[..., Any]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-ONE_KERNEL = "rows"
+INTEGERS = ("max_pool", "max_pool_indices")  # have these as well
+KERNELS: tuple[Any, ...] = (row_kernels, pooling_kernels)
 ONE_PASS = ("relu", "gelu", "silu", "tanh", "sigmoid")
 NUMBERS = ("float32", "float64", "complex64", "complex128")
 
@@ -85,16 +87,20 @@ def _one_pass(p: NeuralProblem) -> Run:
 
 def reason(p: NeuralProblem) -> str:
     """Returns why CuPy cannot run a layer; empty if it can."""
-    if p.op not in FORMULAS and p.op.removesuffix("_grad") not in ONE_PASS:
+    if p.op not in FORMULAS and p.op.removesuffix("_grad") not in ONE_PASS and p.op not in pooling_kernels.OPERATIONS:
         return f"CuPy has no {p.op}"
-    return "" if p.dtype.name in DTYPES else f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}"
+    if p.dtype.name in DTYPES or (p.op in INTEGERS and p.dtype.kind in "iu"):
+        return ""
+    return f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}"
 
 
 def _layer(p: NeuralProblem, algorithm: Algorithm) -> Run:
     if p.empty or any(0 in o.shape for o in p.operands):
         return empty(p, space())
-    if algorithm.name == ONE_KERNEL:
-        return row_kernels.function(p)
+    for kernels in KERNELS:
+        if algorithm.name == kernels.NAME:
+            one: Run = kernels.function(p)
+            return one
     if p.op not in FORMULAS:
         return _one_pass(p)
     f = space().replaced(kept={})
@@ -125,13 +131,14 @@ def _neural_algorithms(context: Any, problem: NeuralProblem, threads: int) -> It
         yield Refusal("cupy", problem.op, refused)
         return
     way = partial(Algorithm, library="cupy", precision=halves, level="threads", basis="construction")
-    if problem.op not in FORMULAS:
+    for kernels in KERNELS:
+        if problem.op in kernels.OPERATIONS:
+            unfit = kernels.refusal(problem)
+            yield Refusal("cupy", kernels.NAME, unfit) if unfit else way(name=kernels.NAME, note=kernels.NOTE)
+    if problem.op in FORMULAS and problem.dtype.name in DTYPES:
+        yield way(name="formula", note="kernels and reductions")
+    elif problem.op not in pooling_kernels.OPERATIONS:
         yield way(name="kernel", note="one kernel")
-        return
-    if problem.op in row_kernels.OPERATIONS:
-        unfit = row_kernels.refusal(problem)
-        yield Refusal("cupy", ONE_KERNEL, unfit) if unfit else way(name=ONE_KERNEL, note=row_kernels.NOTE)
-    yield way(name="formula", note="kernels and reductions")
 
 
 def _einsum_algorithms(context: Any, problem: EinsumProblem, threads: int) -> Iterator[Algorithm | Refusal]:

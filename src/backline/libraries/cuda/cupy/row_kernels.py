@@ -23,25 +23,28 @@ from ..common import bindings
 from ..common.dense_views import Order, is_dense, memory_order, new
 from ..common.device_facts import device_info, index_of
 from . import row_source
-from .batch_norm_source import BATCH
+from .batch_norm_source import BATCH, CHANNELS
+from .layer_norm_source import LAYER_SUMS
 
-__all__ = ["NOTE", "OPERATIONS", "Geometry", "function", "geometry", "refusal", "rows_launch", "source"]
+__all__ = ["NAME", "NOTE", "OPERATIONS", "Geometry", "compiled", "function", "geometry", "refusal", "rows_launch", "source"]
 
 Array = Any
 Run = Callable[..., Any]
 
 OPERATIONS = {
     "softmax": "Softmax", "log_softmax": "LogSoftmax", "softmax_grad": "SoftmaxGrad", "log_softmax_grad": "LogSoftmaxGrad",
-    "layer_norm": "LayerNorm", "rms_norm": "RmsNorm", "batch_norm": "BatchNorm",
+    "layer_norm": "LayerNorm", "layer_norm_grad": "LayerNormGrad", "rms_norm": "RmsNorm", "batch_norm": "BatchNorm",
     "batch_norm_train": "", "batch_norm_train_grad": "",
 }  # fmt: skip
 """The operations that there are kernels for, each with the class that it is in `row_source.ROWS`."""
 
-NOTE = "one kernel; statistics of channels take two, their gradients three, where several blocks share a channel"
+NAME = "rows"
+NOTE = "one kernel; statistics and sums of channels take one or two more where several blocks share a channel"
 MOST_BLOCKS = (1 << 31) - 1  # of a grid; each takes several rows where there are more
 WARP, BLOCK = 32, 1024  # threads
 SMALL_BLOCK = 128  # threads of a block whose rows are shorter than a block
 CHUNKS = {True: 2, False: 4}  # that a thread keeps in registers, of two arrays and of one; a power of two
+SUMS = "layer_norm_sums"  # the kernel of the gradients of layer_norm by weight and bias
 STEPS = 8  # that a thread goes through of a channel, before several blocks share it
 _kernels: dict[tuple[Any, str, str], Any] = {}  # by the CuPy that compiled it
 
@@ -141,6 +144,10 @@ _SIGNATURES = {
         "const void *bias, int mean_kind, int variance_kind, int weight_kind, int bias_kind, double eps",
         "x, 0, y, rows, n, 1, weight, bias, mean, variance, weight_kind, bias_kind, mean_kind, variance_kind, channels, eps",
     ),
+    "layer_norm_grad": (
+        "const T *x, const T *g, T *y, L rows, L n, L inner, const void *weight, int weight_kind, double eps, S *kept",
+        "x, g, y, rows, n, inner, weight, 0, 0, 0, weight_kind, 0, 0, 0, 0, eps, kept",
+    ),
 }  # fmt: skip
 """Parameters of the kernels, and the fields of `Given` made of them, by the end of an operation's name."""
 
@@ -151,14 +158,15 @@ def source(op: str, dtype: str, body: str = "", **facts: str) -> str:
     Parameters
     ----------
     op, dtype
-        One of `OPERATIONS`, and of the elements.
+        One of `OPERATIONS`, or `SUMS`, and of the elements.
     body
-        From `rows_launch`; empty for batch normalisation in training, whose kernels `facts` are about.
+        From `rows_launch`; empty for sums of channels, whose kernels `facts` are about.
     """
     element, compute = row_source.TYPES[dtype]
     head = row_source.HEAD.replace("ELEMENT", element).replace("COMPUTE", compute) + row_source.STATISTICS + row_source.ROWS
     if not body:
-        return "".join(f"#define {name} {value}\n" for name, value in facts.items()) + head + BATCH
+        defined = "".join(f"#define {name} {value}\n" for name, value in facts.items())
+        return defined + head + CHANNELS + (LAYER_SUMS if op == SUMS else BATCH)
     parameters, fields = next(text for end, text in reversed(_SIGNATURES.items()) if op.endswith(end))
     called = body.format(OPERATIONS[op])
     bound = f"__launch_bounds__({BLOCK})"
@@ -186,9 +194,9 @@ def function(p: NeuralProblem) -> Run:
     """Returns the function of the arrays of a call, for a Problem that `refusal` has nothing against, with elements."""
     where = geometry(p)
     assert where is not None
-    if p.op.startswith("batch_norm_train"):
-        return _batch_norm(p, where)
-    return _rows(p, where)
+    if p.op == "layer_norm_grad":
+        return _layer_norm_grad(p, where)
+    return (_batch_norm if p.op.startswith("batch_norm_train") else _rows)(p, where)
 
 
 class _Inputs:
@@ -251,14 +259,10 @@ def _rows(p: NeuralProblem, where: Geometry) -> Run:
 
 
 def _batch_norm(p: NeuralProblem, where: Geometry) -> Run:
-    first, inputs, cupy = _first(p), _Inputs(p, where.order), bindings.cupy()
+    inputs, cupy = _Inputs(p, where.order), bindings.cupy()
     grad, wide = p.op.endswith("_grad"), compute_dtype(p.dtype)
-    channels, width = where.n, 16 // first.dtype.itemsize
-    grid, threads, columns = batch_norm_launch(where, width, device_info(index_of(p)).multiprocessors)
-    facts = {
-        "COLUMNS": str(int(columns)), "VECTOR": str(int(not columns and where.inner % width == 0)),
-        "INDEX": "unsigned" if where.outer * where.inner < 1 << 31 else "unsigned long long",
-    }  # fmt: skip
+    channels = where.n
+    grid, threads, facts = _shares(p, where)
     kernel = compiled(source(p.op, p.dtype.name, **facts), "batch_norm_grad" if grad else p.op)
     sizes = (*(np.int64(v) for v in (where.outer, channels, where.inner)), np.int32(grid[1]))
     phases = [np.int32(v) for v in ((0,) if grid[1] == 1 else (1, 2, 3) if grad else (1, 2))]
@@ -276,6 +280,44 @@ def _batch_norm(p: NeuralProblem, where: Geometry) -> Run:
         for phase in phases:
             kernel(grid, threads, (*given, *results, partial, *sizes, phase, eps, *parameters, *kinds))
         return results
+
+    return run
+
+
+def _shares(p: NeuralProblem, where: Geometry) -> tuple[tuple[int, int], tuple[int, int], dict[str, str]]:
+    """Returns blocks and threads for sums of channels, and what their kernels are compiled for."""
+    width = 16 // p.dtype.itemsize
+    grid, threads, columns = batch_norm_launch(where, width, device_info(index_of(p)).multiprocessors)
+    facts = {
+        "COLUMNS": str(int(columns)), "VECTOR": str(int(not columns and where.inner % width == 0)),
+        "INDEX": "unsigned" if where.outer * where.inner < 1 << 31 else "unsigned long long",
+    }  # fmt: skip
+    return grid, threads, facts
+
+
+def _layer_norm_grad(p: NeuralProblem, where: Geometry) -> Run:
+    """The gradient of each row is one kernel; sums over rows, of parts of them where there are many, are another."""
+    inputs, cupy, wide = _Inputs(p, where.order), bindings.cupy(), compute_dtype(p.dtype)
+    rows, n, inner, order = where.outer * where.inner, where.n, where.inner, where.order
+    body, blocks, threads = rows_launch(rows, n, inner, p.dtype.itemsize, True)
+    by_row = compiled(source(p.op, p.dtype.name, body), p.op)
+    grid, beside, facts = _shares(p, where)
+    over_rows = compiled(source(SUMS, p.dtype.name, **facts), SUMS)
+    shape, parts = p.result[len(p.result) - p.parameter("axes") :], grid[1]
+    lengths = tuple(np.int64(v) for v in (rows, n, inner))
+    sizes = (*(np.int64(v) for v in (where.outer, n, inner)), np.int32(parts))
+    launches = [(grid, np.int32(0))] if parts == 1 else [(grid, np.int32(1)), ((grid[0], 1), np.int32(2))]
+    kind, eps = inputs.kinds["weight"], np.float64(p.parameter("eps"))
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        given = inputs.arrays(arrays)
+        y = new(cupy, given[0].shape, given[0].dtype, order)
+        by_weight, by_bias, kept = cupy.empty(shape, y.dtype), cupy.empty(shape, y.dtype), cupy.empty(3 * rows, wide)
+        by_row((blocks,), threads, (*given, y, *lengths, inputs.parameter("weight", arrays), kind, eps, kept))
+        partial = cupy.empty(2 * parts * n, wide) if parts > 1 else NOTHING
+        for blocks_of, phase in launches:
+            over_rows(blocks_of, beside, (*given, kept, by_weight, by_bias, partial, *sizes, phase))
+        return y, by_weight, by_bias
 
     return run
 

@@ -33,15 +33,13 @@ __device__ inline unsigned short bl_half_bits(float v) {
 #endif
 __device__ inline float wide(Half v) { return bl_half(v.bits); }
 __device__ inline float wide(BFloat v) { return __uint_as_float((unsigned)v.bits << 16); }
-__device__ inline float wide(float v) { return v; }
-__device__ inline double wide(double v) { return v; }
+template <class E> __device__ inline E wide(E v) { return v; }
 __device__ inline void put(Half &to, float v) { to.bits = bl_half_bits(v); }
 __device__ inline void put(BFloat &to, float v) {
     const unsigned u = __float_as_uint(v);  // to nearest, ties to even; a NaN keeps its sign and is made quiet
     to.bits = v == v ? (u + 0x7fff + (u >> 16 & 1)) >> 16 : u >> 16 | 0x40;
 }
-__device__ inline void put(float &to, float v) { to = v; }
-__device__ inline void put(double &to, double v) { to = v; }
+template <class E> __device__ inline void put(E &to, E v) { to = v; }
 
 typedef ELEMENT T;
 typedef COMPUTE S;
@@ -187,22 +185,29 @@ struct Given {
     int weight_kind, bias_kind, mean_kind, variance_kind;
     L channels;  // that rows belong to in turn; 0 where each element of a row has a channel of its own
     double eps;
+    S *kept;  // for each row what its first element was taken for, mean and inverse deviation; the gradient of layer_norm has it
 };
 
-struct Softmax {
-    enum { TWO = 0, REDUCES = 1 };
-    typedef Peak M;
+// What operations have unless they say otherwise: one array, and one reduction of it. Those of two go over a row AGAIN, with what
+// the first one gave: `more` takes elements, and `finish` what came of them; `leads` in one thread of a row.
+struct Plain {
+    enum { TWO = 0, REDUCES = 1, AGAIN = 0 };
+    typedef Two N;
     static __device__ S shift(S) { return S(0); }
+    __device__ void more(N &, const S *, const S *, int, const Given &, L) const {}
+    __device__ void finish(const N &, S, const Given &, L, bool) {}
+};
+
+struct Softmax : Plain {
+    typedef Peak M;
     static __device__ void add(M &m, const S *v, const S *, int count) { m.add(v, count); }
     S most, total;
     __device__ Softmax(const M &m, const Given &, L) : most(m.most), total(m.total()) {}
     __device__ S out(S v, S, const Given &, L) const { return raised(v - most) / total; }
 };
 
-struct LogSoftmax {
-    enum { TWO = 0, REDUCES = 1 };
+struct LogSoftmax : Plain {
     typedef Peak M;
-    static __device__ S shift(S) { return S(0); }
     static __device__ void add(M &m, const S *v, const S *, int count) { m.add(v, count); }
     S most, total;
     __device__ LogSoftmax(const M &m, const Given &, L) : most(m.most), total(logged(m.total())) {}
@@ -210,10 +215,9 @@ struct LogSoftmax {
 };
 
 // Of the result x and the gradient g.
-struct SoftmaxGrad {
-    enum { TWO = 1, REDUCES = 1 };
+struct SoftmaxGrad : Plain {
+    enum { TWO = 1 };
     typedef Sum M;
-    static __device__ S shift(S) { return S(0); }
     static __device__ void add(M &m, const S *v, const S *g, int count) {
         S more = S(0);
         for (int j = 0; j < V; ++j) if (j < count) more += v[j] * g[j];
@@ -224,10 +228,9 @@ struct SoftmaxGrad {
     __device__ S out(S v, S g, const Given &, L) const { return v * (g - sum); }
 };
 
-struct LogSoftmaxGrad {
-    enum { TWO = 1, REDUCES = 1 };
+struct LogSoftmaxGrad : Plain {
+    enum { TWO = 1 };
     typedef Sum M;
-    static __device__ S shift(S) { return S(0); }
     static __device__ void add(M &m, const S *, const S *g, int count) {
         S more = S(0);
         for (int j = 0; j < V; ++j) if (j < count) more += g[j];
@@ -239,8 +242,7 @@ struct LogSoftmaxGrad {
 };
 
 // Differences from the first element are small where the mean is large beside the deviation, so their mean has more digits.
-struct LayerNorm {
-    enum { TWO = 0, REDUCES = 1 };
+struct LayerNorm : Plain {
     typedef Moments M;
     static __device__ S shift(S first) { return is_finite(first) ? first : S(0); }
     static __device__ void add(M &m, const S *v, const S *, int count) { m.add(v, count); }
@@ -253,10 +255,39 @@ struct LayerNorm {
     }
 };
 
-struct RmsNorm {
-    enum { TWO = 0, REDUCES = 1 };
+// Of the input x and the gradient g: the second sums are of g times the weight, and of that times normalised elements.
+struct LayerNormGrad : Plain {
+    enum { TWO = 1, AGAIN = 1 };
+    typedef Moments M;
+    static __device__ S shift(S first) { return is_finite(first) ? first : S(0); }
+    static __device__ void add(M &m, const S *v, const S *, int count) { m.add(v, count); }
+    static __device__ S scaled(S g, const Given &p, L i) { return g * parameter(p.weight, p.weight_kind, i, S(1)); }
+    S mean, inverse, level, slope;
+    __device__ LayerNormGrad(const M &m, const Given &p, L) : mean(m.mean), inverse(S(1) / root(m.variance() + S(p.eps))) {}
+    __device__ void more(Two &sums, const S *v, const S *g, int count, const Given &p, L i) const {
+        S one = S(0), other = S(0);
+        for (int j = 0; j < V; ++j)
+            if (j < count) {
+                const S h = scaled(g[j], p, i + j);
+                one += h;
+                other += h * ((v[j] - mean) * inverse);
+            }
+        sums = Two::join(sums, {one, other});
+    }
+    __device__ void finish(const Two &sums, S shift, const Given &p, L row, bool leads) {
+        level = sums.one / S(p.n);
+        slope = sums.other / S(p.n);
+        if (!leads || row >= p.rows) return;
+        const S values[3] = {shift, mean, inverse};
+        for (int k = 0; k < 3; ++k) p.kept[k * p.rows + row] = values[k];
+    }
+    __device__ S out(S v, S g, const Given &p, L i) const {
+        return inverse * (scaled(g, p, i) - level - (v - mean) * inverse * slope);
+    }
+};
+
+struct RmsNorm : Plain {
     typedef Sum M;
-    static __device__ S shift(S) { return S(0); }
     static __device__ void add(M &m, const S *v, const S *, int count) {
         S more = S(0);
         for (int j = 0; j < V; ++j) if (j < count) more += v[j] * v[j];
@@ -268,10 +299,9 @@ struct RmsNorm {
 };
 
 // By statistics that are given for each channel.
-struct BatchNorm {
-    enum { TWO = 0, REDUCES = 0 };
+struct BatchNorm : Plain {
+    enum { REDUCES = 0 };
     typedef Sum M;
-    static __device__ S shift(S) { return S(0); }
     static __device__ void add(M &, const S *, const S *, int) {}
     S mean, scale, bias;
     __device__ void of(const Given &p, L c) {
@@ -311,6 +341,10 @@ template <class Op, int K> __device__ void by_rows(const Given p) {
         const S shift = n ? Op::shift(wide(x[0])) : S(0);
         typename Op::M m = Op::M::none();
         S v[K ? K : 1][V], h[K && Op::TWO ? K : 1][V];
+        auto fetch = [&](L i, int count) {
+            load(x + i, count, whole, shift, v[0]);
+            if (Op::TWO) load(g + i, count, whole, S(0), h[0]);
+        };
         if (K) {
 #pragma unroll
             for (int k = 0; k < K; ++k) {
@@ -322,21 +356,28 @@ template <class Op, int K> __device__ void by_rows(const Given p) {
         } else if (Op::REDUCES) {
             for (L i = at; i < n; i += step) {
                 const int count = held(n, i);
-                load(x + i, count, whole, shift, v[0]);
-                if (Op::TWO) load(g + i, count, whole, S(0), h[0]);
+                fetch(i, count);
                 Op::add(m, v[0], h[0], count);
             }
         }
         if (Op::REDUCES) m = across(m);
         Op op(m, p, row);
+        if (Op::AGAIN) {
+            typename Op::N sums = Op::N::none();
+#pragma unroll
+            for (int k = 0; k < (K ? K : 1); ++k)
+                for (L i = at + k * step; i < n; i += K ? n : step) {
+                    const int count = held(n, i);
+                    if (!K) fetch(i, count);
+                    op.more(sums, v[k], h[Op::TWO ? k : 0], count, p, i);
+                }
+            op.finish(across(sums), shift, p, row, threadIdx.x == 0);
+        }
 #pragma unroll
         for (int k = 0; k < (K ? K : 1); ++k)
             for (L i = at + k * step; i < n; i += K ? n : step) {
                 const int count = held(n, i);
-                if (!K) {
-                    load(x + i, count, whole, shift, v[0]);
-                    if (Op::TWO) load(g + i, count, whole, S(0), h[0]);
-                }
+                if (!K) fetch(i, count);
                 Chunk c;
                 for (int j = 0; j < V; ++j)
                     if (j < count) put(c.each[j], op.out(v[k][j], h[Op::TWO ? k : 0][j], p, i + j));
@@ -354,13 +395,25 @@ template <class Op> __device__ void by_columns(const Given p) {
         const S shift = n ? Op::shift(wide(p.x[from])) : S(0);
         typename Op::M m = Op::M::none();
         S v[V], h[V];
-        for (L i = (L)threadIdx.y * V; i < n; i += step) {
-            const int count = held(n, i);
+        auto fetch = [&](L i, int count) {
             for (int j = 0; j < V; ++j) v[j] = j < count ? wide(p.x[from + (i + j) * p.inner]) - shift : S(0);
             for (int j = 0; j < V; ++j) h[j] = Op::TWO && j < count ? wide(p.g[from + (i + j) * p.inner]) : S(0);
+        };
+        for (L i = (L)threadIdx.y * V; i < n; i += step) {
+            const int count = held(n, i);
+            fetch(i, count);
             Op::add(m, v, h, count);
         }
         Op op(along(m), p, column);
+        if (Op::AGAIN) {
+            typename Op::N sums = Op::N::none();
+            for (L i = (L)threadIdx.y * V; i < n; i += step) {
+                const int count = held(n, i);
+                fetch(i, count);
+                op.more(sums, v, h, count, p, i);
+            }
+            op.finish(along(sums), shift, p, column, threadIdx.y == 0);
+        }
         for (L i = threadIdx.y; i < n; i += blockDim.y) {
             const L place = from + i * p.inner;
             put(p.y[place], op.out(wide(p.x[place]) - shift, Op::TWO ? wide(p.g[place]) : S(0), p, i));
