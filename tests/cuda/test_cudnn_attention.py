@@ -124,6 +124,15 @@ def test_rows_that_cudnn_does_not_take_are_copied(machine: Machine) -> None:
     assert swapped.data.ptr in packs[0].values(), "heads behind the length are taken as they lie"
 
 
+def test_rows_that_are_not_aligned_are_copied_as_they_lie(machine: Machine) -> None:
+    """The graph is told the strides of the call's arrays, so a copy has them too."""
+    whole = aligned(machine.array(2 * 7 * 3 * 4 * 16 + 4, dtype=np.float16).host)[4:].reshape(2, 7, 3, 4, 16)
+    q, k, v = (whole[:, :, i].swapaxes(1, 2) for i in range(3))
+    assert q.data.ptr % 16 == 8 and q.strides[1] == 32
+    attend(machine, q, k, v)
+    attend(machine, q, k, v, is_causal=True)
+
+
 def test_gradients_in_any_order_only_where_nobody_minds(machine: Machine) -> None:
     q, k, v = qkv(machine)
     dy = machine.array(2, 4, 7, 16, dtype=np.float16)
