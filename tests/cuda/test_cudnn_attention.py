@@ -133,6 +133,19 @@ def test_rows_that_are_not_aligned_are_copied_as_they_lie(machine: Machine) -> N
     attend(machine, q, k, v, is_causal=True)
 
 
+def test_a_gradient_with_heads_behind_the_length_beside_a_mask(machine: Machine) -> None:
+    """Rows of queries that see no key are made zero in a copy, which lies as the graph was told."""
+    arrays = [aligned(machine.array(2, 7, 4, 16, dtype=np.float16).host) for _ in range(4)]
+    q, k, v, dy = (ndarray(x.host.swapaxes(1, 2)) for x in arrays)
+    seen = machine.rng.random((7, 7)) < 0.6
+    seen[0] = False
+    with switches.scope(ONLY):
+        found = grad.scaled_dot_product_attention_backward(q, k, v, dy, ndarray(seen))
+    wanted = grad.scaled_dot_product_attention_backward(*(x.host.astype(np.float32) for x in (q, k, v, dy)), seen)
+    for name in ("query", "key", "value"):
+        same(getattr(found, name), getattr(wanted, name), np.float16)
+
+
 def test_gradients_in_any_order_only_where_nobody_minds(machine: Machine) -> None:
     q, k, v = qkv(machine)
     dy = machine.array(2, 4, 7, 16, dtype=np.float16)

@@ -52,7 +52,7 @@ class AttentionPlan:
             held[sdpa.STATS] = cupy.where(blind[..., 0], cupy.full((), ABOVE_ALL, "float32"), held[sdpa.STATS])
         if self.backward is None:
             return self._results(held[sdpa.OUT], held.get(sdpa.STATS), blind)
-        held[sdpa.GRAD] = grad if blind is None else _without(grad.copy(), blind)
+        held[sdpa.GRAD] = grad if blind is None else _without(copied(grad, ALIGNMENT), blind)  # with its strides
         grads = [cupy.empty(shape, p.dtype) for shape in p.shapes]
         held |= dict(zip((sdpa.GRAD_QUERY, sdpa.GRAD_KEY, sdpa.GRAD_VALUE), grads, strict=True))
         self.backward({uid: at(array) for uid, array in held.items()})
