@@ -399,21 +399,16 @@ PACKED = {"alike": ([64, 64, 72, 100], None), "empty ones": ([0, 70, 0, 129, 1, 
 def test_packed_sequences(row: Any, xp: Any, name: str, dtype: str) -> None:
     row.expect("sequences of several lengths, packed, and their gradients: each as if it were alone; positions on either side")
     (queries, keys), given = PACKED[name], {"is_causal": True, "enable_gqa": True}
-    rows = sum(queries), sum(keys or queries)
-    hosts = [
-        normal((n, h, 64), dtype, i)
-        for i, (n, h) in enumerate(zip((rows[0], rows[1], rows[1], rows[0]), (4, 2, 2, 4), strict=True))
-    ]
+    counts = zip(map(sum, (queries, keys or queries, keys or queries, queries)), (4, 2, 2, 4), strict=True)
+    hosts = [normal((n, h, 64), dtype, i) for i, (n, h) in enumerate(counts)]
     positions = [None if each is None else np.cumsum([0, *each]) for each in (queries, keys)]
     moved = [*(None if each is None else xp.asarray(each) for each in positions), max(queries), max(keys or queries)]
     wanted = backline.nn.functional.varlen_attn(*map(wide, hosts[:3]), *positions, return_lse=True, **given)
     slopes_wanted = backline.nn.grad.varlen_attn_backward(*map(wide, hosts), *positions, **given)
-    arrays, some = [*map(xp.asarray, hosts)], np.isfinite(wanted.lse)
-    cases = {"host": positions}
+    arrays, some, cases = [*map(xp.asarray, hosts)], np.isfinite(wanted.lse), {"host": positions}
     with backline.trace() as events:
         backline.nn.functional.varlen_attn(*arrays[:3], *positions, **given)
-    at_once = any(event.op == "packed_attention" for event in events)
-    if at_once:
+    if at_once := any(event.op == "packed_attention" for event in events):
         cases["device"] = moved
     for where, told in cases.items():
         found = backline.nn.functional.varlen_attn(*arrays[:3], *told, return_lse=True, **given)
