@@ -61,6 +61,18 @@ def cases(array: Callable[..., Any]) -> Iterator[Case]:
         f"attention, dropout, {SEEDS} seeds",
         lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1, seed=next(seeds)),
     )  # fmt: skip
+    kept = F.scaled_dot_product_attention(q, k, v, return_lse=True)
+    yield (
+        "attention, gradients from the log-sum-exp",
+        lambda: grad.scaled_dot_product_attention_backward(q, k, v, q, output=kept.output, lse=kept.lse),
+    )  # fmt: skip
+    rows, ends = array(2048, 8, 64, dtype=half), np.cumsum([0, *([100, 156] * 8)])
+    yield "packed attention, 16 sequences", lambda: F.varlen_attn(rows, rows, rows, ends)
+    told = F.varlen_attn(rows, rows, rows, ends, return_lse=True)
+    yield (
+        "packed attention, gradients",
+        lambda: grad.varlen_attn_backward(rows, rows, rows, rows, ends, output=told.output, lse=told.lse),
+    )  # fmt: skip
     wave = array(64, 64, dtype=np.complex64)
     yield "fft", lambda: fft.fft(wave)
     yield "ifft", lambda: fft.ifft(wave)
@@ -106,10 +118,16 @@ def new_shapes(array: Callable[..., Any]) -> Iterator[tuple[str, Callable[[int],
         x, w, b = array(17 + n, 64), array(32, 64), array(32)
         return lambda: F.linear(x, w, b)
 
+    def packed(n: int) -> Callable[[], Any]:
+        x = array(1900 + n, 8, 64, dtype=np.float16)
+        ends = np.linspace(0, 1900 + n, 17).astype(np.int64)
+        return lambda: F.varlen_attn(x, x, x, ends, None, 256, 256)
+
     yield "new shapes: matmul", product
     yield "new shapes: linear", layer
     yield "new shapes: conv2d, last batches", ragged
     yield "new shapes: attention, growing keys", growing
+    yield "new shapes: packed attention", packed
     yield "new shapes: fft", transform
 
 

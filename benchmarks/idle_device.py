@@ -33,6 +33,15 @@ DRIVER = """
 int idle_read(const char *path) { return 1; }
 int idle_play(int file, const char *name, unsigned grid, unsigned block, unsigned shared, int allowed, void **given) { return 0; }
 """
+# Code that cuDNN compiles for attention loads, so that its plans are built; nothing launches it.
+LOADING = """
+int cuLibraryLoadData(void **made, ...) { *made = (void *)1; return 0; }
+int cuLibraryGetKernel(void **made, ...) { *made = (void *)1; return 0; }
+int cuKernelGetFunction(void **made, ...) { *made = (void *)1; return 0; }
+int cuKernelGetAttribute(int *value, ...) { *value = 0; return 0; }
+int cuKernelSetAttribute(int name, ...) { return 0; }
+int cuLibraryUnload(void *made) { return 0; }
+"""
 # Functions that give more than a status: no plan of a transform takes memory.
 GIVING = {
     "cufft": """
@@ -80,8 +89,8 @@ def _missing() -> str:
     """Functions of the driver that cuDNN asks for and the hollow one lacks: each says that there is no device."""
     from fakes.described_cards import FUNCTIONS, NO_DEVICE
 
-    there = set(re.findall(r"^int (cu\w+)\(", (TESTS / "hollow" / "cuda.c").read_text(), re.M))
-    return "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in FUNCTIONS if name not in there)
+    there = set(re.findall(r"^int (cu\w+)\(", (TESTS / "hollow" / "cuda.c").read_text() + LOADING, re.M))
+    return LOADING + "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in FUNCTIONS if name not in there)
 
 
 def _library(path: Path, text: str, *options: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 import backline
 from backline import _core
-from backline.errors import BadType, BadValue
+from backline.errors import BadType, BadValue, NoKernel
 from backline.nn import functional as F
 from backline.nn import grad as G
 from backline.nn.attention import SDPBackend, sdpa_kernel
@@ -194,9 +194,11 @@ def test_packed_sequences(dtype: str, causal: bool) -> None:
             compared(other, want, 4 * NEAR[dtype])
 
 
-def test_positions_are_read_on_the_host() -> None:
+def test_positions_are_not_copied_to_the_host() -> None:
     x = there(numbers(4, 2, 8))
-    with pytest.raises(BadType, match="never copies between devices implicitly"):
+    with pytest.raises(BadValue, match="never copies between devices implicitly"):
         F.varlen_attn(x, x, x, there(np.array([0, 4])))
+    with pytest.raises(NoKernel, match="never copies between devices implicitly"):
+        F.varlen_attn(x, x, x, there(np.array([0, 4])), None, 4)
     with pytest.raises(BadValue, match="decreases"):
         F.varlen_attn(x, x, x, [0, 5, 4])

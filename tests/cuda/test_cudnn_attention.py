@@ -124,6 +124,28 @@ def test_rows_that_cudnn_does_not_take_are_copied(machine: Machine) -> None:
     assert swapped.data.ptr in packs[0].values(), "heads behind the length are taken as they lie"
 
 
+def test_rows_that_are_not_aligned_are_copied_as_they_lie(machine: Machine) -> None:
+    """The graph is told the strides of the call's arrays, so a copy has them too."""
+    whole = aligned(machine.array(2 * 7 * 3 * 4 * 16 + 4, dtype=np.float16).host)[4:].reshape(2, 7, 3, 4, 16)
+    q, k, v = (whole[:, :, i].swapaxes(1, 2) for i in range(3))
+    assert q.data.ptr % 16 == 8 and q.strides[1] == 32
+    attend(machine, q, k, v)
+    attend(machine, q, k, v, is_causal=True)
+
+
+def test_a_gradient_with_heads_behind_the_length_beside_a_mask(machine: Machine) -> None:
+    """Rows of queries that see no key are made zero in a copy, which lies as the graph was told."""
+    arrays = [aligned(machine.array(2, 7, 4, 16, dtype=np.float16).host) for _ in range(4)]
+    q, k, v, dy = (ndarray(x.host.swapaxes(1, 2)) for x in arrays)
+    seen = machine.rng.random((7, 7)) < 0.6
+    seen[0] = False
+    with switches.scope(ONLY):
+        found = grad.scaled_dot_product_attention_backward(q, k, v, dy, ndarray(seen))
+    wanted = grad.scaled_dot_product_attention_backward(*(x.host.astype(np.float32) for x in (q, k, v, dy)), seen)
+    for name in ("query", "key", "value"):
+        same(getattr(found, name), getattr(wanted, name), np.float16)
+
+
 def test_gradients_in_any_order_only_where_nobody_minds(machine: Machine) -> None:
     q, k, v = qkv(machine)
     dy = machine.array(2, 4, 7, 16, dtype=np.float16)

@@ -139,7 +139,7 @@ def test_attention_takes_its_addresses_in_the_order_of_their_uids(deviceless: De
     capability, described = deviceless.cards["H100"]
     plans = graphs.Plans(deviceless.module, graph, capability, device_property=described)
     assert plan_calls.compiled_call(plans.graph, plans.waiting[0]) is not None
-    order = list(plans.graph._lowered_graph._get_variant_pack_uids_sorted())
+    order = list(plans.graph._get_variant_pack_uids_sorted())
     drop = [] if graph.dropout is None else [graph.dropout.seed.uid, graph.dropout.offset.uid]
     wanted = {of.uid for _, of in graph.inputs} | {of.uid for of in graph.outputs} | set(drop)
     assert order == sorted(wanted)

@@ -22,6 +22,7 @@ from backline.libraries.edges import EDGES
 from backline.libraries.erratum import Erratum
 from backline.nn import functional, grad
 from backline.problems import Problem
+from backline.problems.op_registry import operations
 from support import clean, problem_of
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -314,6 +315,12 @@ def _attention(queries: int, keys: int, heads: tuple[int, int] = (8, 8), mask: b
     return backline.explain(functional.scaled_dot_product_attention, q, k, k, *added, **grouped).problem
 
 
+def _packed(heads: tuple[int, int] = (8, 8), backward: bool = False) -> Any:
+    q, k = (np.empty((9, h, 64), np.float16) for h in heads)
+    name, more = ("nn.grad.packed_attention_backward", (q,)) if backward else ("nn.functional.packed_attention", ())
+    return operations[name].build(q, k, k, *more, np.zeros(4, np.int32), None, 128, 128, enable_gqa=True)
+
+
 def _convolution(dtype: Any, axes: int) -> Any:
     shape = (2, 3) + (5,) * axes
     return backline.explain(getattr(functional, f"conv{axes}d"), np.empty(shape, dtype), np.empty(shape, dtype)).problem
@@ -335,6 +342,10 @@ GPU_ROWS = [
     ("cudnn-attention-few-key-heads", lambda: _attention(128, 128, (8, 4)), "sdpa", [(91900, 10, 0), (92000, 10, 3)], [(92000, 9, 0)]),
     ("cudnn-attention-few-key-heads", lambda: _attention(128, 128, (16, 8)), "sdpa", [], [(92000, 10, 0)]),
     ("cudnn-attention-few-key-heads", lambda: _attention(128, 128, (4, 4)), "sdpa", [], [(92000, 10, 0)]),
+    ("cudnn-attention-few-key-heads", lambda: _packed((8, 2)), "packed", [(92800, 10, 0)], [(92800, 9, 0)]),
+    ("cudnn-attention-few-key-heads", lambda: _packed((8, 2), backward=True), "packed_backward", [(92800, 10, 3)], [(92800, 12, 0)]),
+    ("cudnn-attention-packed-half-tile", lambda: _packed(backward=True), "packed_backward", [(92500, 9, 0)], [(92600, 9, 0), (92500, 10, 0)]),
+    ("cudnn-attention-packed-half-tile", lambda: _packed(), "packed", [], [(92500, 9, 0)]),
     ("cudnn-conv3d-half", lambda: _convolution(np.float16, 3), "conv", [(90800, 8, 0), (91400, 9, 0)], [(91500, 9, 0)]),
     ("cudnn-conv3d-half", lambda: _convolution(np.float16, 2), "conv", [], [(91000, 9, 0)]),
     ("cudnn-conv3d-tf32", lambda: _convolution(np.float32, 3), "conv_tf32", [(91002, 8, 0), (91500, 9, 0)], [(91600, 9, 0)]),

@@ -30,4 +30,7 @@ CARDS: dict[str, dict[str, Any]] = {
     "H100": {}, "A100": {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 166912},
     "T4": {"deviceVer": 750, "multiProcessorCount": 40, "maxSharedMemoryPerBlockOptin": 65536},
     "B200": {"deviceVer": 1000, "multiProcessorCount": 148},
+    "A10": {"deviceVer": 860, "multiProcessorCount": 72, "maxSharedMemoryPerBlockOptin": 101376},
+    "L4": {"deviceVer": 890, "multiProcessorCount": 58, "maxSharedMemoryPerBlockOptin": 101376},
+    "RTX 5090": {"deviceVer": 1200, "multiProcessorCount": 170, "maxSharedMemoryPerBlockOptin": 101376},
 }  # fmt: skip

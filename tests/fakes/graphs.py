@@ -19,7 +19,14 @@ import numpy as np
 from fakes.computing import memory, tf32
 from fakes.recording import Recording
 
-DTYPES = {"HALF": np.float16, "BFLOAT16": ml_dtypes.bfloat16, "FLOAT": np.float32, "DOUBLE": np.float64, "INT64": np.int64}
+DTYPES = {
+    "HALF": np.float16,
+    "BFLOAT16": ml_dtypes.bfloat16,
+    "FLOAT": np.float32,
+    "DOUBLE": np.float64,
+    "INT64": np.int64,
+    "INT32": np.int32,
+}
 OPERATIONS = ("conv_fprop", "conv_dgrad", "conv_wgrad", "sdpa", "sdpa_backward")
 
 
@@ -106,6 +113,10 @@ class _Maker:
     _execute_with_raw_ptrs = None
 
 
+for _name in OPERATIONS:
+    setattr(_Maker, _name, None)  # it has them, as the class of the frontend
+
+
 class Tensor:
     """An array as a graph gives it."""
 
@@ -121,6 +132,24 @@ class Tensor:
             return self
 
         return put
+
+    @property
+    def offsets(self) -> Tensor | None:
+        """The tensor that says where each item of the batch begins."""
+        return vars(self).get("ragged_offset")
+
+    def uids(self) -> list[int]:
+        return [self.uid, *([] if self.offsets is None else [self.offsets.uid])]
+
+    def item(self, pack: dict[int, int], b: int, rows: int) -> np.ndarray[Any, Any]:
+        """So many rows of one item of the batch, at the addresses of a call."""
+        dtype = np.dtype(DTYPES[self.data_type.name])
+        first = b * self.stride[0] if self.offsets is None else int(self.offsets.at(pack[self.offsets.uid])[b].item())
+        address, dims = pack[self.uid], (1, self.dim[1], rows, self.dim[3])
+        assert address and address % 16 == 0 and rows <= self.dim[2]
+        extent = (sum((n - 1) * s for n, s in zip(dims[1:], self.stride[1:], strict=True)) + 1) * dtype.itemsize
+        steps = tuple(s * dtype.itemsize for s in (0, *self.stride[1:]))
+        return np.ndarray(dims, dtype, memory(address + first * dtype.itemsize, extent), strides=steps)
 
     def at(self, address: int) -> np.ndarray[Any, Any]:
         dtype = np.dtype(DTYPES[self.data_type.name])
@@ -238,6 +267,9 @@ class Graph:
         self._log("execute", name=plan.name, handle=handle, workspace=workspace, pack=tensor_dict)
         if plan.fails:
             raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+        if "seq_len_q" in self.inputs:
+            self.module.runs += 1
+            return self._packed(tensor_dict)
         arrays = {}
         for name, value in self.inputs.items():
             if isinstance(value, Tensor):
@@ -260,6 +292,34 @@ class Graph:
             first = (0,) * results[0].ndim
             results[0][first] += np.spacing(np.abs(results[0][first])) * (self.module.runs % 3 - 1)
 
+    def _packed(self, pack: dict[int, int]) -> None:
+        """Attention of sequences of several lengths: nothing is read or written behind the end of one."""
+        assert self.inputs["use_padding_mask"]
+        lengths = [self.inputs[name].at(pack[self.inputs[name].uid]).ravel().tolist() for name in ("seq_len_q", "seq_len_kv")]
+        outputs = [each for each in self.outputs if hasattr(each, "uid")]
+        assert {*pack} == {uid for each in (*self._tensors(), *outputs) for uid in each.uids()}, "nothing else is handed over"
+        for b, (queries, keys) in enumerate(zip(*lengths, strict=True)):
+            assert bool(queries) == bool(keys)
+            if not queries:
+                continue
+            arrays = {
+                name: of.item(pack, b, keys if name in "kv" else queries)
+                for name, of in self.inputs.items()
+                if isinstance(of, Tensor) and not name.startswith("seq_len")
+            }
+            rows = (queries, keys, keys) if self.node == "sdpa_backward" else (queries, queries)
+            results = [each.item(pack, b, n) for each, n in zip(outputs, rows, strict=False)]
+            right = bool(self.inputs.get("use_causal_mask_bottom_right"))
+            assert not right or queries <= keys
+            with np.errstate(all="ignore"):
+                _attend(
+                    arrays, results, self.inputs["attn_scale"], right or bool(self.inputs.get("use_causal_mask")), None,
+                    keys - queries if right else 0,
+                )  # fmt: skip
+
+    def _tensors(self) -> list[Tensor]:
+        return [value for value in self.inputs.values() if isinstance(value, Tensor)]
+
 
 class Compiled:
     """The half of a graph in Python that is compiled: it takes addresses as an array, in the order of the tensors' uids."""
@@ -271,10 +331,9 @@ class Compiled:
         self.prepared = True
 
     def _get_variant_pack_uids_sorted(self) -> list[int]:
-        given = [value for value in self.graph.inputs.values() if isinstance(value, Tensor)]
         dropout = self.graph.inputs.get("dropout", (0.0,))[1:]
-        tensors = [*given, *dropout, *(each for each in self.graph.outputs if hasattr(each, "uid"))]
-        return sorted(each.uid for each in tensors) if self.prepared else []
+        tensors = [*self.graph._tensors(), *dropout, *(each for each in self.graph.outputs if hasattr(each, "uid"))]
+        return sorted({uid for each in tensors for uid in each.uids()}) if self.prepared else []
 
     def _execute_with_raw_ptrs(self, pointers: int, count: int, workspace: int, handle: int, plan: int) -> None:
         uids = self._get_variant_pack_uids_sorted()
@@ -335,14 +394,16 @@ def _convolve(node: str, given: dict[str, Any], out: Any, padding: list[int], st
     out[...] = {"conv_fprop": y, "conv_wgrad": w}.get(node, x[inner])
 
 
-def _attend(given: dict[str, Any], results: list[Any], scale: float, causal: bool, drop: tuple[float, int, int] | None) -> None:
+def _attend(
+    given: dict[str, Any], results: list[Any], scale: float, causal: bool, drop: tuple[float, int, int] | None, shift: int = 0
+) -> None:
     q, k, v = (given[each].astype(float) for each in "qkv")
     k, v = (np.repeat(each, q.shape[1] // each.shape[1], 1) for each in (k, v))
     scores = scale * q @ k.swapaxes(-1, -2)
     if "bias" in given:
         scores = scores + given["bias"].astype(float)
     if causal:
-        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool), shift), scores, -np.inf)
     keep: Any = 1.0  # what each weight is multiplied by
     if drop is not None:
         probability, *seed = drop

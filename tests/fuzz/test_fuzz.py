@@ -28,6 +28,8 @@ EXCLUDED = {
     "nn.grad.layer_norm_gradients": "the compiled part of nn.grad.layer_norm_backward, which has a generator",
     "nn.grad.batch_norm_gradients": "the compiled part of nn.grad.batch_norm_backward, which has a generator",
     "quantized.linear_prepack": "the generator of quantized.linear calls it",
+    "nn.functional.packed_attention": "a part of nn.functional.varlen_attn that is for CUDA devices: there is no kernel on the CPU",
+    "nn.grad.packed_attention_backward": "a part of nn.grad.varlen_attn_backward that is for CUDA devices: there is no kernel on the CPU",
     "quantized.conv2d_prepack": "the generator of quantized.conv2d calls it",
 }
 MODULES = ("linalg", "fft", "nn", "nn.functional", "nn.grad", "quantized", "sparse")

@@ -390,16 +390,47 @@ def test_multi_head_attention(row: Any, xp: Any, dtype: str) -> None:
     assert (once == again).all() and (once != other).any()
 
 
+PACKED = {"alike": ([64, 64, 72, 100], None), "empty ones": ([0, 70, 0, 129, 1, 100, 0], [3, 90, 0, 64, 200, 0, 7])}
+
+
 @pytest.mark.gpu(row="SDPA-10")
-def test_packed_sequences(row: Any, xp: Any) -> None:
-    row.expect("sequences of several lengths, packed: each as if it were alone")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences(row: Any, xp: Any, name: str, dtype: str) -> None:
+    row.expect("sequences of several lengths, packed, and their gradients: each as if it were alone; positions on either side")
+    (queries, keys), given = PACKED[name], {"is_causal": True, "enable_gqa": True}
+    counts = zip(map(sum, (queries, keys or queries, keys or queries, queries)), (4, 2, 2, 4), strict=True)
+    hosts = [normal((n, h, 64), dtype, i) for i, (n, h) in enumerate(counts)]
+    positions = [None if each is None else np.cumsum([0, *each]) for each in (queries, keys)]
+    moved = [*(None if each is None else xp.asarray(each) for each in positions), max(queries), max(keys or queries)]
+    wanted = backline.nn.functional.varlen_attn(*map(wide, hosts[:3]), *positions, return_lse=True, **given)
+    slopes_wanted = backline.nn.grad.varlen_attn_backward(*map(wide, hosts), *positions, **given)
+    arrays, some, cases = [*map(xp.asarray, hosts)], np.isfinite(wanted.lse), {"host": positions}
+    with backline.trace() as events:
+        backline.nn.functional.varlen_attn(*arrays[:3], *positions, **given)
+    if at_once := any(event.op == "packed_attention" for event in events):
+        cases["device"] = moved
+    for where, told in cases.items():
+        found = backline.nn.functional.varlen_attn(*arrays[:3], *told, return_lse=True, **given)
+        known = backline.nn.grad.varlen_attn_backward(*arrays, *told, output=found.output, lse=found.lse, **given)
+        again = backline.nn.grad.varlen_attn_backward(*arrays, *told, **given)
+        errors = [deviation(found.output, wanted.output), deviation(found.lse[some], wanted.lse[some])]
+        errors += [deviation(one, of) for each in (known, again) for one, of in zip(each[:3], slopes_wanted[:3], strict=True)]
+        row.observe(f"{where}, in one call: {at_once}; errors {', '.join(f'{e:.2g}' for e in errors)}")
+        assert errors[0] <= 4 * ALLOWED[dtype] and errors[1] <= 1e-3 and max(errors[2:]) <= 8 * ALLOWED[dtype]
+        assert np.isneginf(wide(found.lse)[~some]).all() and not wide(found.output)[~some].any(), "queries without keys"
+
+
+@pytest.mark.gpu(row="SDPA-10")
+def test_a_nan_in_a_packed_sequence(row: Any, xp: Any) -> None:
+    row.expect("a NaN in one of several packed sequences does not reach those before it; whether it reaches the next is recorded")
     hosts = [normal((300, 4, 64), "float16", i) for i in range(3)]
-    positions = [0, 64, 128, 200, 300]
-    found = backline.nn.functional.varlen_attn(*map(xp.asarray, hosts), positions, is_causal=True, return_lse=True)
-    wanted = backline.nn.functional.varlen_attn(*map(wide, hosts), positions, is_causal=True, return_lse=True)
-    errors = [deviation(one, of) for one, of in zip(found, wanted, strict=True)]
-    row.observe(f"errors {errors[0]:.2g}, of the log-sum-exp {errors[1]:.2g}")
-    assert errors[0] <= 4 * ALLOWED["float16"] and errors[1] <= 1e-3
+    for x in hosts[1:]:
+        x[100:200] = np.nan
+    found = wide(backline.nn.functional.varlen_attn(*map(xp.asarray, hosts), [0, 60, 100, 200, 300]))
+    reached = [bool(np.isnan(found[at]).any()) for at in (slice(0, 60), slice(60, 100), slice(200, 300))]
+    row.observe(f"{backline.explain().chosen.key}: NaN in the first sequence, the one before, the one behind: {reached}")
+    assert np.isnan(found[100:200]).all() and not reached[0]
 
 
 @pytest.mark.gpu(row="SDPA-11")

@@ -296,3 +296,29 @@ def in_other_thread() -> int:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(backline.get_num_threads).result()
+
+
+@difference(
+    "Operations", "packed sequences",
+    torch="`torch.nn.attention.varlen.varlen_attn`: float16 and bfloat16 on CUDA, positions on the device and both longest lengths; "
+    "`window_size=(-1, 0)` for a causal mask, other windows; `return_aux=AuxRequest(lse=True)`; `seqused_k` and pages of keys.",
+    backline="`nn.functional.varlen_attn`: every dtype and device; positions on the host, which are checked, or on the device, which then needs "
+    "`max_q` and `max_k`; `is_causal=`, `return_lse=`. No other windows, no pages. Positions that decrease are refused, or leave rows out.",
+    why="The words are those of `scaled_dot_product_attention`; without them a kernel follows wrong positions out of the array.",
+    remedy="`is_causal=True`, `return_lse=True`; for a window, `scaled_dot_product_attention` with a mask.",
+)  # fmt: skip
+def packed_sequences() -> None:
+    x = np.ones((4, 2, 8), np.float32)
+    attended = functional.varlen_attn(x, x, x, [0, 1, 4], is_causal=True, return_lse=True)
+    assert attended.output.shape == x.shape and attended.lse.shape == (4, 2)
+    assert not {"window_size", "return_aux", "block_table"} & {*inspect.signature(functional.varlen_attn).parameters}
+    with pytest.raises(errors.BadValue, match="decreases"):
+        functional.varlen_attn(x, x, x, [0, 5, 4])
+
+
+@in_torch(packed_sequences)
+def _packed_sequences(torch: Any) -> None:
+    from torch.nn.attention.varlen import varlen_attn
+
+    names = {*inspect.signature(varlen_attn).parameters}
+    assert {"window_size", "return_aux", "block_table", "seqused_k"} <= names and "is_causal" not in names

@@ -15,6 +15,7 @@ from ..problems.conv_problem import ConvProblem
 from ..problems.fft_problem import FftProblem, largest_factor
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.matmul_problem import MatmulProblem, ProductProblem
+from ..problems.packed_attention_problem import PackedAttentionProblem
 
 __all__ = ["EDGES", "edge"]
 
@@ -76,7 +77,7 @@ def one_query(p: AttentionProblem) -> bool:
 
 
 @edge
-def grouped_with_few_heads(p: AttentionProblem) -> bool:
+def grouped_with_few_heads(p: AttentionProblem | PackedAttentionProblem) -> bool:
     """There are fewer heads of keys than of queries, and fewer than 8."""
     return p.heads[1] < min(8, p.heads[0])
 

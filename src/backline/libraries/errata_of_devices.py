@@ -15,6 +15,8 @@ _cudnn = partial(Erratum, library="cudnn")
 _CONVOLUTIONS = ("conv", "conv_transpose", "conv_grad_input", "conv_grad_weight")
 _BACKWARD = ("nn.grad.scaled_dot_product_attention_backward",)
 _BOTH = ("nn.functional.scaled_dot_product_attention", *_BACKWARD)
+_PACKED_BACKWARD = ("nn.grad.packed_attention_backward",)
+_PACKED = ("nn.functional.packed_attention", *_PACKED_BACKWARD)
 
 ROWS: tuple[Erratum, ...] = (
     _cudnn(
@@ -42,6 +44,19 @@ ROWS: tuple[Erratum, ...] = (
         remedy="cuDNN 9.26 or later",
     ),
     _cudnn(
+        id="cudnn-attention-packed-half-tile",
+        operations=_PACKED_BACKWARD,
+        since="91900",
+        before="92600",
+        capabilities=("9.0",),
+        condition="gradients of attention over packed sequences, whose lengths are not known before: NaN where a sequence has 64 "
+        "keys more than a multiple of 128",
+        evidence="Pull request 628 of cudnn-frontend of 2026-08, H100: the kernel masks keys in tiles of 64 and reads tiles of "
+        "128, so that numbers behind the last key count where the logarithm of a row's sum is below -88.7. As "
+        "cudnn-attention-masked-half-tile; that packed sequences are without it was not shown.",
+        remedy="cuDNN 9.26 or later",
+    ),
+    _cudnn(
         id="cudnn-attention-one-query",
         operations=_BACKWARD,
         since="92500",
@@ -53,7 +68,7 @@ ROWS: tuple[Erratum, ...] = (
     ),
     _cudnn(
         id="cudnn-attention-few-key-heads",
-        operations=_BOTH,
+        operations=(*_BOTH, *_PACKED),
         since="91900",
         capabilities=("10",),
         edge="grouped-with-few-heads",

@@ -20,6 +20,7 @@ from ..problems.linear_problem import LinearProblem
 from ..problems.matmul_problem import MatmulProblem
 from ..problems.neural_problem import NeuralProblem
 from ..problems.norm_problem import NormProblem
+from ..problems.packed_attention_problem import PackedAttentionProblem
 from ..problems.rnn_problem import RnnProblem
 from .dot_product_attention import result_shape
 
@@ -72,6 +73,12 @@ def _attention(p: AttentionProblem) -> Results:
     return tuple((o.shape, o.dtype) for o in (*p.qkv, *masks))
 
 
+def _packed(p: PackedAttentionProblem) -> Results:
+    if p.needs_grad:
+        return tuple((o.shape, o.dtype) for o in p.qkv)
+    return ((p.result, p.dtype), *(((p.result[:2], p.lse_dtype),) if p.returns_lse else ()))
+
+
 def _recurrent(p: RnnProblem) -> Results:
     if p.is_gradient:
         of = [o for o in p.operands if o.role in ("input", "h0", "c0")]
@@ -93,5 +100,6 @@ _RULES: dict[type, Callable[[Any], Results | None]] = {
     MatmulProblem: _plain,
     NeuralProblem: _neural,
     NormProblem: _norm,
+    PackedAttentionProblem: _packed,
     RnnProblem: _recurrent,
 }

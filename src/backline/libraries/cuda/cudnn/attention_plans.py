@@ -7,12 +7,13 @@ from typing import Any
 from ....problems.attention_problem import AttentionGrads, AttentionLSE, AttentionProblem
 from ...base import Planner
 from ..common import bindings
+from ..common.alignment import copied
 from ..common.device_plan import at
 from . import sdpa_graphs as sdpa
 from .conv_graphs import ALIGNMENT, Feed, Graph, Search
 from .graph_cache import GraphRun
 
-__all__ = ["AttentionPlan"]
+__all__ = ["AT_ONCE", "AttentionPlan", "rows_for"]
 
 AT_ONCE = Search(False, 0)
 ABOVE_ALL = 1e30  # a log-sum-exp by which every weight of a row is zero, and no difference overflows
@@ -33,7 +34,7 @@ class AttentionPlan:
     def __call__(self, *arrays: Any, seed: int = 0) -> Any:
         p, made, cupy = self.problem, self.made, bindings.cupy()
         given = dict(zip(self.roles, arrays, strict=True))
-        held = {feed.uid: _rows(feed, given[feed.role]) for feed in made.feeds}
+        held = {feed.uid: rows_for(feed, given[feed.role]) for feed in made.feeds}
         blind = None
         if made.mask:
             held[sdpa.BIAS], blind = self._bias(given["mask"])
@@ -51,7 +52,7 @@ class AttentionPlan:
             held[sdpa.STATS] = cupy.where(blind[..., 0], cupy.full((), ABOVE_ALL, "float32"), held[sdpa.STATS])
         if self.backward is None:
             return self._results(held[sdpa.OUT], held.get(sdpa.STATS), blind)
-        held[sdpa.GRAD] = grad if blind is None else _without(grad.copy(), blind)
+        held[sdpa.GRAD] = grad if blind is None else _without(copied(grad, ALIGNMENT), blind)  # with its strides
         grads = [cupy.empty(shape, p.dtype) for shape in p.shapes]
         held |= dict(zip((sdpa.GRAD_QUERY, sdpa.GRAD_KEY, sdpa.GRAD_VALUE), grads, strict=True))
         self.backward({uid: at(array) for uid, array in held.items()})
@@ -92,10 +93,10 @@ def _without(array: Any, blind: Any, instead: float = 0.0) -> Any:
     return array
 
 
-def _rows(feed: Feed, array: Any) -> Any:
-    """Query, key, value or a gradient as the graph wants it."""
-    if not feed.copied and at(array) % ALIGNMENT == 0:
-        return array
-    made = bindings.cupy().empty(array.shape, array.dtype)
-    made[...] = array
-    return made
+def rows_for(feed: Feed, array: Any) -> Any:
+    """Query, key, value, a gradient or a result as the graph wants it: aligned, with the strides that it was told."""
+    if feed.copied:
+        made = bindings.cupy().empty(array.shape, array.dtype)
+        made[...] = array
+        return made
+    return copied(array, ALIGNMENT) if at(array) % ALIGNMENT else array

@@ -35,6 +35,9 @@ class Tensor:
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
+    # Where each item of the batch begins, in elements, as an array of one number more than there are items; the first stride is
+    # not used then. None where items are as far apart as that says.
+    offsets: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,15 @@ def build(
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
 
+    tensors: dict[int, Any] = {}  # by uid: arrays may share their offsets
+
     def tensor(of: Tensor) -> Any:
-        return made.tensor(name=of.name, dim=list(of.dims), stride=list(of.strides), data_type=kinds[of.dtype], uid=of.uid)
+        if of.uid not in tensors:
+            ragged = {} if of.offsets is None else {"ragged_offset": tensor(of.offsets)}
+            tensors[of.uid] = made.tensor(
+                name=of.name, dim=list(of.dims), stride=list(of.strides), data_type=kinds[of.dtype], uid=of.uid, **ragged
+            )
+        return tensors[of.uid]
 
     arguments = {name: tensor(of) for name, of in graph.inputs}
     for name, value in graph.options:
@@ -58,6 +65,8 @@ def build(
     results = getattr(made, graph.node)(**arguments)
     for result, of in zip(results if isinstance(results, list | tuple) else [results], graph.outputs, strict=False):
         result.set_output(True).set_dim(list(of.dims)).set_stride(list(of.strides)).set_data_type(kinds[of.dtype]).set_uid(of.uid)
+        if of.offsets is not None:
+            result.set_ragged_offset(tensor(of.offsets))
     made.validate()
     made.build_operation_graph()
     made.create_execution_plans([module.heur_mode.__members__[mode] for mode in graph.modes])

@@ -13,6 +13,7 @@ from .... import libraries, switches
 from ....problems import Problem
 from ....problems.attention_problem import AttentionProblem
 from ....problems.conv_problem import ConvProblem
+from ....problems.packed_attention_problem import PackedAttentionProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import attention_constraints, errata
 from ...base import Algorithm, Handler, Planner, Refusal
@@ -25,6 +26,8 @@ from . import sdpa_graphs as sdpa
 from .attention_plans import AttentionPlan
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, conv_algorithms, conv_recipe
 from .graph_cache import GraphRun
+from .packed_graphs import packed_algorithms, packed_recipe
+from .packed_plans import PackedAttentionPlan
 from .rnn_recipe import rnn_algorithms, rnn_recipe
 from .rnn_run import RnnRun
 
@@ -130,6 +133,16 @@ def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: A
     return _plan(planner, problem, AttentionPlan, sdpa.attention_recipe(problem, algorithm.name))
 
 
+def _packed_algorithms(context: Any, problem: PackedAttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
+    return packed_algorithms(problem, known)
+
+
+def _prepare_packed(planner: Planner, problem: PackedAttentionProblem, algorithm: Algorithm) -> DevicePlan:
+    recipe = packed_recipe(problem, algorithm.name, capability(index_of(problem)))
+    return _plan(planner, problem, PackedAttentionPlan, recipe)
+
+
 def _rnn_algorithms(context: Any, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     return rnn_algorithms(problem, described(index_of(problem)), int(libraries.get("cudnn").version() or 0))
 
@@ -161,5 +174,6 @@ class CuDNN(BindingLibrary):
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+        PackedAttentionProblem: Handler(_packed_algorithms, _prepare_packed),
         RnnProblem: Handler(_rnn_algorithms, _prepare_rnn),
     }

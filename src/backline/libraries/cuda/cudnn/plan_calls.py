@@ -1,10 +1,10 @@
-"""The compiled half of cuDNN's frontend, where graphs of convolutions are made and plans run.
+"""The compiled half of cuDNN's frontend, where graphs are made and plans run.
 
 The frontend's graphs are in Python, over compiled ones. To list the plans of a graph they ask each for its knobs and write these
-out as text, which takes several times as long as cuDNN's heuristics; and `execute_plan_at_index` looks at every filter of every
-plan again, at each call, though a plan that is built has passed them. A convolution needs nothing that is only there in Python,
-and a call needs no more than the addresses as one array, in the order of the tensors' uids. Frontends whose compiled half does
-not have these functions are called by what they document.
+out as text, which takes several times as long as cuDNN's heuristics, and list kernels of the frontend's own, which are not used;
+and `execute_plan_at_index` looks at every filter of every plan again, at each call, though a plan that is built has passed them.
+Convolutions and attention need nothing that is only there in Python, and a call needs no more than the addresses as one array,
+in the order of the tensors' uids. Frontends whose compiled half does not have these functions are called by what they document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Call = Callable[[Mapping[int, int], int, Any], None]
 def compiled_graph(module: Any, node: str) -> Callable[..., Any] | None:
     """Returns the compiled class of graphs, for a node of which it has all that is needed; else None."""
     made: Callable[..., Any] | None = getattr(getattr(module, "_pybind_module", None), "backend_graph", None)
-    return made if node.startswith("conv_") and hasattr(made, RUN) else None
+    return made if hasattr(made, RUN) and hasattr(made, node) else None
 
 
 def call_of(graph: Any, index: int) -> Call:

@@ -15,7 +15,10 @@ from ... import attention_constraints
 from ...base import LEADS, Algorithm, Refusal
 from .conv_graphs import ALIGNMENT, TYPES, Dropout, Feed, Graph, Tensor, modes
 
-__all__ = ["LARGEST_SEED", "AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal", "leads"]
+__all__ = [
+    "LARGEST_SEED", "AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal", "graph_strides", "leads",
+    "lies_as_graph_reads",
+]  # fmt: skip
 
 KERNEL = "cudnn_attention"
 QUERY, KEY, VALUE, BIAS, SEED, OFFSET, OUT, STATS, GRAD, GRAD_QUERY, GRAD_KEY, GRAD_VALUE = range(1, 13)
@@ -86,8 +89,8 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
     (batch, heads, queries, _), keys = problem.shapes[0], problem.lengths[1]
     feeds, qkv = [], {}
     for uid, (letter, o) in enumerate(zip("qkv", problem.qkv, strict=True), start=QUERY):
-        feeds.append(Feed(o.role, uid, not _lies(o)))
-        qkv[letter] = Tensor(o.role, uid, o.shape, _strides(o), kind)
+        feeds.append(Feed(o.role, uid, not lies_as_graph_reads(o)))
+        qkv[letter] = Tensor(o.role, uid, o.shape, graph_strides(o), kind)
     result = (batch, heads, queries, problem.dims[2])
     out = Tensor("o", OUT, result, contiguous_strides(result, 1), kind)
     stats = Tensor("stats", STATS, (batch, heads, queries, 1), contiguous_strides((batch, heads, queries, 1), 1), FLOAT)
@@ -111,16 +114,16 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
     stated = grad is not None or problem.returns_lse
     forward: Graph | None = None
     if output is not None and lse is not None:
-        feeds += [Feed("output", OUT, not _lies(output)), Feed("lse", STATS, not lse.is_contiguous())]
-        out = Tensor("o", OUT, result, _strides(output), kind)
+        feeds += [Feed("output", OUT, not lies_as_graph_reads(output)), Feed("lse", STATS, not lse.is_contiguous())]
+        out = Tensor("o", OUT, result, graph_strides(output), kind)
     else:
         forward = Graph(
             "sdpa", (*qkv.items(), *shared), (*options, ("generate_stats", stated)), (out, stats) if stated else (out,),
             kind, FLOAT, FLOAT, (), modes(), dropout,
         )  # fmt: skip
     if grad is not None:
-        feeds.append(Feed("grad", GRAD, not _lies(grad)))
-        taken = (*qkv.items(), ("o", out), ("dO", Tensor("grad", GRAD, result, _strides(grad), kind)), ("stats", stats))
+        feeds.append(Feed("grad", GRAD, not lies_as_graph_reads(grad)))
+        taken = (*qkv.items(), ("o", out), ("dO", Tensor("grad", GRAD, result, graph_strides(grad), kind)), ("stats", stats))
         given = tuple(
             Tensor(f"grad_{each.role}", uid, each.shape, contiguous_strides(each.shape, 1), kind)
             for each, uid in zip(problem.qkv, (GRAD_QUERY, GRAD_KEY, GRAD_VALUE), strict=True)
@@ -130,17 +133,17 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
     return AttentionRecipe(forward, backward, tuple(feeds), mask, bias, result)
 
 
-def _lies(o: Operand) -> bool:
+def lies_as_graph_reads(o: Operand) -> bool:
     """Tells whether cuDNN reads an operand uncopied: contiguous rows, other strides positive multiples of `ALIGNMENT`."""
     if not o.aligned or (o.shape[-1] != 1 and o.strides[-1] != o.dtype.itemsize):
         return False
     return all(n == 1 or (step > 0 and step % ALIGNMENT == 0) for n, step in zip(o.shape[:-1], o.strides[:-1], strict=True))
 
 
-def _strides(o: Operand) -> tuple[int, ...]:
+def graph_strides(o: Operand) -> tuple[int, ...]:
     """Strides in elements that the graph is told: those of a dense copy where one is made, and where an axis has size 1."""
     dense = contiguous_strides(o.shape, 1)
-    if not _lies(o):
+    if not lies_as_graph_reads(o):
         return dense
     size = o.dtype.itemsize
     return tuple(own if n == 1 else step // size for n, step, own in zip(o.shape, o.strides, dense, strict=True))
