@@ -40,6 +40,7 @@ int add_quantize(PyObject *module, PyObject *addresses);
 int add_recurrent(PyObject *module, PyObject *addresses);
 int add_requantize(PyObject *module, PyObject *addresses);
 int add_roots(PyObject *module, PyObject *addresses);
+int add_short_time(PyObject *module, PyObject *addresses);
 int add_small_spectra(PyObject *module, PyObject *addresses);
 int add_small_systems(PyObject *module, PyObject *addresses);
 int add_softmax_rows(PyObject *module, PyObject *addresses);

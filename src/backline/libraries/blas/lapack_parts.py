@@ -19,7 +19,7 @@ from typing import Any
 from ... import _kernels
 from ...native.plan_builder import Pointer, shift
 from .. import fixed_order
-from ..kernels.conv_steps import same
+from ..kernels.conv_steps import cut, same
 from .blas_traits import COLUMN, LETTER, PLAIN, TRANSPOSED
 from .lapack_steps import Writer
 
@@ -40,6 +40,7 @@ LEFT, RIGHT, UPPER, LOWER, NON_UNIT, UNIT, ADJOINT = 141, 142, 121, 122, 131, 13
 BLOCKS, LEAST = 16, 32  # into which columns are divided at least, where each then has so many
 ROUND = 8  # columns of which a thread's share is a multiple
 PANEL_COLUMNS = 1.75  # of a panel's width, whose update takes as long as factoring the panel
+SOLVED = 64  # rows of a system that are solved at a time where there are few right-hand sides
 
 
 def panel_of(k: int) -> int:
@@ -289,3 +290,43 @@ class Parts(Writer):
         """Repeats the checks that keep a routine from running: they hold for the steps of one group."""
         for check in self.checks:
             check()
+
+    def solve_in_panels(self, upper: bool, n: int, k: int, a: Pointer, ld: int, x: Pointer) -> None:
+        """Solves U^H U X = B or L L^H X = B in the place of B, of few columns.
+
+        One thread solves the rows of a panel. What they take from the rows solved before, or what the others take from them, is a
+        product that threads share: it reads nearly all of the factor, and so takes nearly all of the time.
+        """
+        adjoint = ADJOINT if self.complex else TRANSPOSED
+        size, one, minus, few = self.size, self.factor(1), self.factor(-1), list(range(0, n, SOLVED))
+        a, x = fixed_order.alone(a), fixed_order.alone(x)
+        self.b.each()
+
+        def taken(j: int, w: int, turned: bool) -> None:
+            """The product of a panel: with the adjoint of its part of the factor for its own rows, else for the others."""
+            first, count = (0, j) if upper else (j + w, n - j - w)
+            if not count:
+                return
+            others = shift(x, first * size)
+            parts = cut(w if turned else count, max(-(-(w if turned else count) // self.threads), ROUND))
+            sizes, own = same([s for _, s in parts]), shift(x, j * size)
+            if turned:
+                columns = fixed_order.places(a, 1, [(first + (j + c) * ld) * size for c, _ in parts])
+                to = fixed_order.places(own, 1, [c * size for c, _ in parts])
+                self.cblas("gemm", COLUMN, adjoint, PLAIN, sizes, k, count, minus, columns, ld, others, n, one, to, n)
+            else:
+                rows = fixed_order.places(a, 1, [(first + r + j * ld) * size for r, _ in parts])
+                to = fixed_order.places(others, 1, [r * size for r, _ in parts])
+                self.cblas("gemm", COLUMN, PLAIN, PLAIN, sizes, k, w, minus, rows, ld, own, n, one, to, n)
+            self.share(len(parts))
+
+        for turned in (True, False) if upper else (False, True):
+            for j in few if turned == upper else reversed(few):
+                w, corner = min(SOLVED, n - j), shift(a, (j + j * ld) * size)
+                if turned:
+                    taken(j, w, turned)
+                sides = LEFT, UPPER if upper else LOWER, adjoint if turned else PLAIN, NON_UNIT
+                self.cblas("trsm", COLUMN, *sides, w, k, one, corner, ld, shift(x, j * size), n)
+                self.b.each()
+                if not turned:
+                    taken(j, w, turned)

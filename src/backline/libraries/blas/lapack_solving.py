@@ -139,8 +139,12 @@ class Solving(Parts):
         conjugate = self.complex and flip
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
-        self.clear_info()
-        self.solve_blocks("{t}potrs", ["U" if upper != flip else "L", n], k, [factor, ld], x, n, self.info())
+        triangle = "U" if upper != flip else "L"
+        if self.by_threads:
+            self.solve_in_panels(triangle == "U", n, k, factor, ld, x)
+        else:
+            self.clear_info()
+            self.solve_blocks("{t}potrs", [triangle, n], k, [factor, ld], x, n, self.info())
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
         return self.returned(x), None
