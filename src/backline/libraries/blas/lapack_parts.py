@@ -17,9 +17,11 @@ from functools import partial
 from typing import Any
 
 from ... import _kernels
+from ...native import thread_team
 from ...native.plan_builder import Pointer, shift
 from .. import fixed_order
 from ..kernels.conv_steps import cut, same
+from ..kernels.vector_level import vector_level
 from .blas_traits import COLUMN, LETTER, PLAIN, TRANSPOSED
 from .lapack_steps import Writer
 
@@ -40,6 +42,7 @@ LEFT, RIGHT, UPPER, LOWER, NON_UNIT, UNIT, ADJOINT = 141, 142, 121, 122, 131, 13
 BLOCKS, LEAST = 16, 32  # into which columns are divided at least, where each then has so many
 ROUND = 8  # columns of which a thread's share is a multiple
 PANEL_COLUMNS = 1.75  # of a panel's width, whose update takes as long as factoring the panel
+LEAST_IN_LINES = 256  # rows of a matrix of which lines are copied by all threads
 SOLVED = 64  # rows of a system that are solved at a time where there are few right-hand sides
 
 
@@ -180,6 +183,29 @@ class Parts(Writer):
             columns = fixed_order.places(a, 1, [j * m * size for j, _ in done])
             self.lapack("{t}laswp", width, columns, m, self.integers([j + width + 1 for j, _ in done]), k, pivots, 1)
             self.share(len(done))
+
+    def has_lines(self, n: int, order: str) -> bool:
+        """Tells if a matrix is large, alone, and without gaps between the elements of a line."""
+        o = self.p.get("a")
+        assert o is not None
+        return self.p.items == 1 and n >= LEAST_IN_LINES and o.strides[-1 if order == "C" else -2] == self.size
+
+    def load_triangle(self, n: int, order: str, upper: bool, factor: Pointer) -> None:
+        """Copies one triangle of a matrix in lines, and zeros for the other, by all threads: the info is 1 where not all is finite."""
+        a, strides, _ = self.source("a")
+        apart = strides[0 if order == "C" else 1]
+        fields = self.b.packed(
+            "<6q", self.real.itemsize, 2 if self.complex else 1, vector_level(), n, apart, int(upper == (order == "C"))
+        )
+        blocks = evenly(blocks_of(0, n))
+        flags = self.b.work(4 * len(blocks), shared=True)
+        self.b.each()
+        lines = [first for first, _ in blocks], [count for _, count in blocks]
+        flag = flags[0], flags[1], tuple(4 * i for i in range(len(blocks)))
+        a, to = fixed_order.alone(a), fixed_order.alone(factor)
+        self.b.call(_kernels.addresses["copy_triangle"], [fields, a, to, *lines, flag])
+        self.b.each(len(blocks), thread_team.items_threads(self.threads))
+        self.b.call(_kernels.addresses["any_flag"], [len(blocks), flags], returns=3, to=self.info())
 
     def factor_cholesky(self, uplo: str, n: int, a: Pointer) -> None:
         """A = L L^H or U^H U in the place of the triangle of A that is read; `clear_info` comes before."""
