@@ -38,7 +38,10 @@ def clipped_roots(x: Any, level: int, threads: int, /) -> None:
 def windowed_frames(
     x: Any, window: Any, to: Any, frames: int, hop: int, first: int, level: int, threads: int, /
 ) -> None:
-    """Write the rows of `to`: frames of the rows of `x`, `hop` elements apart and `frames` of each row, from number `first` on, times `window`."""
+    """Write the rows of `to`: frames of the rows of `x` times `window`, from frame number `first` on.
+
+    Each row of `x` has `frames`, which begin `hop` elements apart.
+    """
 
 def squared_magnitudes(x: Any, to: Any, level: int, threads: int, /) -> None:
     """Write real**2 + imag**2 of a dense array of two axes into a real one."""

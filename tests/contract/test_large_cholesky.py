@@ -39,9 +39,10 @@ def layouts(a: Array) -> dict[str, Array]:
     return {"C": a, "F": np.asfortranarray(a), "wide": wide_rows[:, :n], "back": back, "spread": spread[:, ::2]}
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize(("n", "dtype"), [(255, "float32"), (256, "float64"), *((301, dtype) for dtype in DTYPES)])
+@pytest.mark.parametrize(
+    ("n", "dtype", "threads"), [(255, "float32", 2), (256, "float64", 1), *((301, dtype, 2) for dtype in DTYPES)]
+)
 def test_factors_do_not_see_the_other_triangle(n: int, dtype: str, upper: bool, threads: int, rng: np.random.Generator) -> None:
     a = definite(rng, n, dtype)
     spoilt = np.where(np.tri(n, k=-1, dtype=bool) if upper else ~np.tri(n, dtype=bool), np.nan, a).astype(dtype)
@@ -62,7 +63,7 @@ def test_factors_do_not_see_the_other_triangle(n: int, dtype: str, upper: bool, 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_found_wherever_it_is(value: float, dtype: str, rng: np.random.Generator) -> None:
     n = 300
-    for row, column in ((0, 0), (n - 1, 0), (n - 1, n - 1), *(sorted(rng.integers(0, n, 2), reverse=True) for _ in range(3))):
+    for row, column in ((0, 0), (n - 1, 0), (n - 1, n - 1), sorted(rng.integers(0, n, 2), reverse=True)):
         a = definite(rng, n, dtype)
         if dtype.startswith("complex") and row != column:
             a.imag[row, column] = value
@@ -79,11 +80,9 @@ def test_what_is_not_finite_is_found_wherever_it_is(value: float, dtype: str, rn
     assert linalg.cholesky_ex(a).info == 201
 
 
-
-
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("n", "k"), [(512, 1), (600, 10), (577, 64)])
+@pytest.mark.parametrize(("n", "k"), [(512, 1), (577, 10)])
 def test_solutions_in_panels(
     n: int, k: int, dtype: str, upper: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -97,7 +96,7 @@ def test_solutions_in_panels(
         monkeypatch.setattr(ranking, "order_of", lambda *_, name=vendor: (f"{name}.potrs_split@n",))
         if not libraries.get(vendor).available():
             continue
-        for name, given in layouts(other).items():
+        for name, given in list(layouts(other).items())[:3]:
             with backline.use(vendor), backline.num_threads(2):
                 choice = backline.explain(backline.cholesky_solve, b, given, upper=upper)
                 if "potrs_split" not in choice.algorithm:

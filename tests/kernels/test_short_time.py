@@ -18,7 +18,11 @@ LEVELS = range(_kernels.instruction_level + 1)
 def same_bits(found: Any, wanted: Any) -> bool:
     """Tells if two arrays are the same to the last bit, NaN apart, which has many forms."""
     numbers = ~np.isnan(wanted)
-    return found.dtype == wanted.dtype and np.array_equal(found, wanted, equal_nan=True) and found[numbers].tobytes() == wanted[numbers].tobytes()
+    return (
+        found.dtype == wanted.dtype
+        and np.array_equal(found, wanted, equal_nan=True)
+        and found[numbers].tobytes() == wanted[numbers].tobytes()
+    )
 
 
 def nasty(shape: tuple[int, ...], dtype: str) -> Any:
@@ -32,7 +36,9 @@ def nasty(shape: tuple[int, ...], dtype: str) -> Any:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("count", "length", "points", "hop"), [(1, 1, 1, 1), (3, 40, 7, 3), (2, 100, 33, 50), (1, 40_000, 512, 160)])
+@pytest.mark.parametrize(
+    ("count", "length", "points", "hop"), [(1, 1, 1, 1), (3, 40, 7, 3), (2, 100, 33, 50), (1, 40_000, 512, 160)]
+)
 def test_frames_are_those_of_numpy(count: int, length: int, points: int, hop: int, dtype: str, level: int) -> None:
     x, window = nasty((count, length), dtype), nasty((points,), dtype)
     with np.errstate(all="ignore"):
@@ -68,13 +74,18 @@ def test_other_arrays_are_refused() -> None:
         (x, window, to, 2, 0, 0), (x, window, to, 0, 4, 0), (x, window, to, 2, 4, -1), (x.astype(int), window, to, 2, 4, 0),
         ([1.0], window, to, 2, 4, 0), (x.astype(">f8"), window, to, 2, 4, 0),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="array|frames"):
+        with pytest.raises(ValueError, match=r"array|frames"):
             _kernels.windowed_frames(*given, 0, 1)
     with pytest.raises(ValueError, match="level"):
         _kernels.windowed_frames(x, window, to, 2, 4, 0, 3, 1)
     spectra = np.ones((2, 3), complex)
-    for one, other in ((spectra, np.empty((2, 2))), (spectra, np.empty((2, 3), "f")), (spectra.real, np.empty((2, 3))), (spectra[0], np.empty((1, 3)))):
-        with pytest.raises(ValueError, match="array|elements"):
+    for one, other in (
+        (spectra, np.empty((2, 2))),
+        (spectra, np.empty((2, 3), "f")),
+        (spectra.real, np.empty((2, 3))),
+        (spectra[0], np.empty((1, 3))),
+    ):
+        with pytest.raises(ValueError, match=r"array|elements"):
             _kernels.squared_magnitudes(one, other, 0, 1)
     with pytest.raises(ValueError, match="level"):
         _kernels.squared_magnitudes(spectra, np.empty((2, 3)), -1, 1)

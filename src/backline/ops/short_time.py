@@ -212,7 +212,7 @@ def _real(array: Array) -> Array:
 def _on_device(
     signals: Array, window: Array, sizes: tuple[int, int, int], norm: str | None, half: bool, power: int | None
 ) -> Array:  # fmt: skip
-    (frames, hop, bins), points, xp = sizes, len(window), functions(signals)
+    (frames, hop, _), points, xp = sizes, len(window), functions(signals)
     places = np.arange(0, frames * hop, hop)[:, None] + np.arange(points)
     cut = _taken(xp, signals, places.reshape(-1)).reshape(signals.shape[0], frames, points) * window
     found: Array = (rfft if half else fft)(cut, norm=norm)

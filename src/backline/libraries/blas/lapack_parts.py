@@ -188,10 +188,13 @@ class Parts(Writer):
         """Tells if a matrix is large, alone, and without gaps between the elements of a line."""
         o = self.p.get("a")
         assert o is not None
-        return self.p.items == 1 and n >= LEAST_IN_LINES and o.strides[-1 if order == "C" else -2] == self.size
+        return self.p.items == 1 and n >= LEAST_IN_LINES and o.aligned and o.strides[-1 if order == "C" else -2] == self.size
 
     def load_triangle(self, n: int, order: str, upper: bool, factor: Pointer) -> None:
-        """Copies one triangle of a matrix in lines, and zeros for the other, by all threads: the info is 1 where not all is finite."""
+        """Copies one triangle of a matrix in lines, and zeros for the other, by all threads.
+
+        The info is 1 where the triangle holds NaN or infinity.
+        """
         a, strides, _ = self.source("a")
         apart = strides[0 if order == "C" else 1]
         fields = self.b.packed(
