@@ -13,6 +13,7 @@ import numpy as np
 from .. import _kernels
 from ..errors import BadType, BadValue
 from ..libraries.kernels.array_loops import level_and_threads
+from ..switches.switch import show
 from .array_arguments import cast, dtype_of, functions, given, native, one_kind
 from .composite import composed_of, on_its_device
 from .fourier import fft, rfft
@@ -28,7 +29,7 @@ PLACES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "circular": lambda length, more: (np.arange(length - more, length), np.arange(more)),
 }
 PADDINGS = ("reflect", "constant", "replicate", "circular")
-BLOCK_BYTES = 1 << 19  # of frames that are transformed at a time
+BLOCK_BYTES = 1 << 18  # of frames that are transformed at a time
 
 
 @composed_of("fft.rfft", "fft.fft", module="backline")
@@ -101,18 +102,19 @@ def stft(
     if not flag("stft", "return_complex", return_complex):
         raise BadValue("stft: return_complex=False", remedy="the complex result's real numbers: x.view(x.real.dtype)")
     if power is not None and whole("stft", "power", power) not in (1, 2):
-        raise BadValue(f"stft: power={power}", remedy="1, 2 or None")
-    factors = _window(x, window, points, taps)
+        raise BadValue(f"stft: power={show(power)}", remedy="1, 2 or None")
     norm = "ortho" if flag("stft", "normalized", normalized) else None
     signals = x if x.ndim == 2 else x[None]
     mode = word("stft", "pad_mode", pad_mode, PADDINGS)
-    if flag("stft", "center", center):
+    if flag("stft", "center", center) and points > 0:
         signals = _extended(signals, points // 2, mode)
     length = signals.shape[1]
     if not 0 < points <= length:
-        raise BadValue(f"stft: n_fft={points}: expected 0 < n_fft <= {length}", cause="that is the length of the signal")
+        raise BadValue(f"stft: n_fft={show(points)}: expected 0 < n_fft <= {length}", cause="that is the length of the signal")
     if hop < 1:
-        raise BadValue(f"stft: hop_length={hop}: expected hop_length > 0")
+        raise BadValue(f"stft: hop_length={show(hop)}: expected hop_length > 0")
+    factors = _window(x, window, points, taps)
+    hop = min(hop, length)  # beyond it, too, there is one frame
     frames, bins = 1 + (length - points) // hop, points // 2 + 1 if half else points
     enough_memory("stft", (signals.shape[0], frames, bins), np.dtype(dtype.char.upper()), f"hop_length={hop}")
     compute = _on_host if functions(x) is np else _on_device
@@ -131,7 +133,7 @@ def _onesided(dtype: np.dtype[Any], onesided: Any) -> bool:
 def _window(x: Array, window: Any, points: int, taps: int) -> Array:
     """Returns factors for all elements of a frame."""
     if not 0 < taps <= points:
-        raise BadValue(f"stft: win_length={taps}: expected 0 < win_length <= n_fft", cause=f"n_fft is {points}")
+        raise BadValue(f"stft: win_length={show(taps)}: expected 0 < win_length <= n_fft", cause=f"n_fft is {points}")
     xp, real = functions(x), np.dtype(dtype_of(x).char.lower())
     if window is None:
         factors = cast(xp.ones(taps), real)
@@ -156,12 +158,13 @@ def _extended(signals: Array, more: int, mode: str) -> Array:
     length = signals.shape[1]
     if (mode == "reflect" and more >= length) or (mode == "circular" and more > length) or not length:
         raise BadValue(
-            f"stft: a signal of {length} elements extended by n_fft // 2 = {more} on both sides",
+            f"stft: a signal of {length} elements extended by n_fft // 2 = {show(more)} on both sides",
             cause="Padding size should be less than the corresponding input dimension",
             remedy="a smaller n_fft, pad_mode='constant', or center=False",
         )
     xp = functions(signals)
     if mode == "constant":
+        enough_memory("stft", (signals.shape[0], length + 2 * more), dtype_of(signals), f"n_fft={2 * more}")
         padded: Array = xp.pad(signals, ((0, 0), (more, more)))
         return padded
     before, after = (_taken(xp, signals, places) for places in PLACES[mode](length, more))
