@@ -67,4 +67,6 @@ def test_factors_of_every_size(terms: int, dtype: str, rng: np.random.Generator)
             packed, reference = both(q.linear_prepack, q.QArray(weight, unit, axis=0), bias)
             for zero in (0, low, high, 1):
                 given = q.QArray(x, 1.0, 0)
-                assert np.array_equal(q.linear(given, packed, 1.0, zero).int_repr, q.linear(given, reference, 1.0, zero).int_repr), (exponent, more)
+                assert np.array_equal(
+                    q.linear(given, packed, 1.0, zero).int_repr, q.linear(given, reference, 1.0, zero).int_repr
+                ), (exponent, more)
