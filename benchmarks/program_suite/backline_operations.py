@@ -6,7 +6,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 import backline
 from backline import linalg, quantized
@@ -45,9 +44,9 @@ def solve_triangular(factor: Any, b: Any) -> Any:
     return linalg.solve_triangular(factor, b, upper=False)
 
 
-def spectra(signal: Any, window: Any, hop: int) -> Any:
-    """Spectrum of each frame of a signal: one row a frame."""
-    return backline.fft.rfft(sliding_window_view(signal, len(window))[::hop] * window)
+def power_spectra(signal: Any, window: Any, hop: int) -> Any:
+    """Squared magnitudes of the spectrum of each frame of a signal: one row a frame."""
+    return backline.stft(signal, len(window), hop, window=window, center=False, power=2).T
 
 
 def cosines(length: int) -> Any:

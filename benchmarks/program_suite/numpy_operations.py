@@ -58,9 +58,10 @@ def solve_triangular(factor: Any, b: Any) -> Any:
     return scipy.linalg.solve_triangular(factor, b, lower=True)
 
 
-def spectra(signal: Any, window: Any, hop: int) -> Any:
-    """Spectrum of each frame of a signal: one row a frame."""
-    return scipy.fft.rfft(sliding_window_view(signal, len(window))[::hop] * window)
+def power_spectra(signal: Any, window: Any, hop: int) -> Any:
+    """Squared magnitudes of the spectrum of each frame of a signal: one row a frame."""
+    found = scipy.fft.rfft(sliding_window_view(signal, len(window))[::hop] * window)
+    return found.real**2 + found.imag**2
 
 
 def cosines(length: int) -> Any:

@@ -40,8 +40,7 @@ def build(ops: Any, data: dict[str, Any]) -> Any:
     cosines = ops.cosines(BANDS)
 
     def run() -> Mapping[str, Any]:
-        spectra = ops.spectra(sound, window, HOP)
-        power = spectra.real**2 + spectra.imag**2
+        power = ops.power_spectra(sound, window, HOP)
         levels = ops.xp.log(ops.matmul(power, filters) + 1e-6)
         cepstra = cosines(levels)[:, :KEPT]
         cepstra = cepstra - cepstra.mean(axis=0)

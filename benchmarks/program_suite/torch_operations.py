@@ -53,9 +53,10 @@ def solve_triangular(factor: Any, b: Any) -> Any:
     return torch.linalg.solve_triangular(factor, b, upper=False)
 
 
-def spectra(signal: Any, window: Any, hop: int) -> Any:
-    """Spectrum of each frame of a signal: one row a frame."""
-    return torch.stft(signal, len(window), hop, window=window, center=False, return_complex=True).T
+def power_spectra(signal: Any, window: Any, hop: int) -> Any:
+    """Squared magnitudes of the spectrum of each frame of a signal: one row a frame."""
+    found = torch.stft(signal, len(window), hop, window=window, center=False, return_complex=True).T
+    return found.real**2 + found.imag**2
 
 
 def cosines(length: int) -> Any:

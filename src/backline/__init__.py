@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .ops.matrix_products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
     from .ops.packed_matrix import prepack
     from .ops.seeds import manual_seed
+    from .ops.short_time import stft
     from .ops.small_products import addbmm, cross, diagonal, inner, kron, trace, vander
     from .ops.symmetric_indefinite import orgqr
 
@@ -58,7 +59,7 @@ __all__ = [
     "get_num_interop_threads", "get_num_threads", "inner", "interop", "is_deterministic_algorithms_warn_only_enabled", "kron",
     "linalg", "manual_seed", "matmul", "matrix_exp", "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack",
     "quantized", "read_from", "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal",
-    "set_num_interop_threads", "set_num_threads", "shadow", "sparse", "tensordot", "trace", "use",
+    "set_num_interop_threads", "set_num_threads", "shadow", "sparse", "stft", "tensordot", "trace", "use",
     "use_deterministic_algorithms", "utils", "vander", "vdot", "verify_determinism", "worker_initializer",
 ]  # fmt: skip
 
@@ -82,6 +83,7 @@ for _module, _names in {
     "ops.matrix_products": "addmm baddbmm bmm dot matmul mm mv outer vdot",
     "ops.packed_matrix": "prepack",
     "ops.seeds": "manual_seed",
+    "ops.short_time": "stft",
     "ops.small_products": "addbmm cross diagonal inner kron trace vander",
     "ops.symmetric_indefinite": "orgqr",
 }.items():

@@ -34,3 +34,14 @@ def ufunc_loop(ufunc: Any, dtypes: bytes, /) -> tuple[int, int] | None:
 
 def clipped_roots(x: Any, level: int, threads: int, /) -> None:
     """Square roots of a dense array of float32 or float64, in place; what is below 0 counts as 0."""
+
+def windowed_frames(
+    x: Any, window: Any, to: Any, frames: int, hop: int, first: int, level: int, threads: int, /
+) -> None:
+    """Write the rows of `to`: frames of the rows of `x` times `window`, from frame number `first` on.
+
+    Each row of `x` has `frames`, which begin `hop` elements apart.
+    """
+
+def squared_magnitudes(x: Any, to: Any, level: int, threads: int, /) -> None:
+    """Write real**2 + imag**2 of a dense array of two axes into a real one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,8 @@ def test_products_of_vectors_and_what_is_made_of_products() -> None:
         (linalg.matrix_exp, numbers((2, 3, 3))), (linalg.matrix_exp, numbers((3, 3)) * np.float32(0.01)),
         (backline.cdist, numbers((4, 3)), numbers((5, 3), seed=1)), (backline.cdist, numbers((4, 3)), numbers((5, 3), seed=1), 3.0),
         (backline.cdist, numbers((4, 3)), numbers((5, 3), seed=1), 0), (backline.cdist, numbers((30, 3)), numbers((5, 3), seed=1)),
+        (backline.stft, numbers((40,)), 8), (partial(backline.stft, pad_mode="circular", normalized=True, power=2), numbers((2, 40)), 8, 3, 6, numbers((6,), seed=1)),
+        (partial(backline.stft, center=False, pad_mode="constant", power=1), numbers((2, 40)), 8),
         (G.conv_transpose2d_input, (1, 2, 4, 4), numbers((2, 3, 2, 2)), numbers((1, 3, 5, 5), seed=1)),
         (G.conv_transpose2d_weight, numbers((1, 2, 4, 4)), (2, 3, 2, 2), numbers((1, 3, 5, 5), seed=1)),
         (G.conv_transpose2d_input, (1, 2, 4, 4), numbers((2, 3, 2, 2)), numbers((1, 3, 8, 8), seed=1), 1, 0, 1, 1, 3),

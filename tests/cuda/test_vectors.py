@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ def test_products_of_vectors_and_what_is_made_of_products() -> None:
         (linalg.matrix_exp, numbers((2, 3, 3), "float32")), (linalg.matrix_exp, numbers((3, 3), "float32") * np.float32(0.01)),
         (backline.cdist, numbers((4, 3), "float32"), numbers((5, 3), "float32", 1)), (backline.cdist, numbers((4, 3), "float32"), numbers((5, 3), "float32", 1), 3.0),
         (backline.cdist, numbers((4, 3), "float32"), numbers((5, 3), "float32", 1), 0), (backline.cdist, numbers((30, 3), "float32"), numbers((5, 3), "float32", 1)),
+        (backline.stft, numbers((40,), "float32"), 8), (partial(backline.stft, pad_mode="circular", normalized=True, power=2), numbers((2, 40), "float32"), 8, 3, 6, numbers((6,), "float32", 1)),
+        (partial(backline.stft, center=False, power=1), numbers((2, 40), "complex64"), 8), (partial(backline.stft, pad_mode="constant"), numbers((40,), "float64"), 7, 3),
         (G.conv_transpose2d_input, (1, 2, 4, 4), numbers((2, 3, 2, 2), "float32"), numbers((1, 3, 5, 5), "float32", 1)),
         (G.conv_transpose2d_weight, numbers((1, 2, 4, 4), "float32"), (2, 3, 2, 2), numbers((1, 3, 5, 5), "float32", 1)),
         (G.conv_transpose2d_input, (1, 2, 4, 4), numbers((2, 3, 2, 2), "float32"), numbers((1, 3, 8, 8), "float32", 1), 1, 0, 1, 1, 3),

@@ -214,7 +214,7 @@ def _root() -> dict[str, Arguments]:
         "addbmm": {"input": numbers(3, 3), "batch1": batch, "batch2": batch}, "cdist": {"x1": a, "x2": a},
         "cross": {"input": b[:3], "other": b[1:]}, "diagonal": {"input": a}, "inner": {"input": a, "other": a},
         "kron": {"input": a, "other": b}, "manual_seed": {"seed": 1}, "matrix_exp": {"A": batch}, "orgqr": {"A": numbers(4, 3), "tau": numbers(3)},
-        "trace": {"input": b}, "vander": {"x": v}, "tensordot": {"a": a, "b": b, "dims": 1},
+        "trace": {"input": b}, "stft": {"input": numbers(20), "n_fft": 8}, "vander": {"x": v}, "tensordot": {"a": a, "b": b, "dims": 1},
     }  # fmt: skip
 
 

@@ -40,10 +40,12 @@ int add_quantize(PyObject *module, PyObject *addresses);
 int add_recurrent(PyObject *module, PyObject *addresses);
 int add_requantize(PyObject *module, PyObject *addresses);
 int add_roots(PyObject *module, PyObject *addresses);
+int add_short_time(PyObject *module, PyObject *addresses);
 int add_small_spectra(PyObject *module, PyObject *addresses);
 int add_small_systems(PyObject *module, PyObject *addresses);
 int add_softmax_rows(PyObject *module, PyObject *addresses);
 int add_transforms(PyObject *module, PyObject *addresses);
+int add_triangle_copies(PyObject *module, PyObject *addresses);
 int add_ufunc_transforms(PyObject *module, PyObject *addresses);
 
 extern const Services *services;  // of the core

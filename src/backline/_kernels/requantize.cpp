@@ -9,6 +9,7 @@
 #include "kernels.hpp"
 
 #include <algorithm>
+#include <cmath>
 #if defined(__x86_64__)
 // GCC 12 takes the undefined inputs of its own intrinsics for a mistake.
 #pragma GCC diagnostic push
@@ -114,38 +115,38 @@ BACKLINE_INLINE void rescale_rest(const Layer &g, const Numbers &n, const Scales
 }
 
 #if defined(__x86_64__)
-// The same by instructions that round, pack and saturate, where `vectors` of Numbers says so. The zero point is added before the one
-// rounding to an integer, which changes none that is sure.
+// The same by instructions that pack and saturate, where `vectors` of Numbers says so. A product is added to 1.5 * 2^23, beside which
+// the unit of float32 is 1, without a rounding in between: the sum is the product rounded once to an integer, ties to even. Its bits
+// are ordered as integers are, and saturate beyond that range, too; below 0 they would not. `Far` says that a sum may be.
+template <bool Far>
 BACKLINE_AVX512 void rescale_vectors(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
     constexpr int kLanes = 16, kAtOnce = 4 * kLanes;
-    constexpr int kLargest = 0x0B, kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;  // the larger magnitude of two
-    const __m512 zero = _mm512_set1_ps(float(n.zero)), sure = _mm512_set1_ps(kSure);
+    const __m512 magic = _mm512_set1_ps(kMagic32);
+    const __m512i none = _mm512_castps_si512(magic), zero = _mm512_set1_epi16(int16_t(n.zero));
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);  // packing interleaves
-    int64_t start = 0;
-    for (int64_t size; (size = std::min(kNarrow, (count - start) / kAtOnce * kAtOnce)); start += size) {
-        __m512 furthest = _mm512_setzero_ps();
-        for (int64_t j = start; j < start + size; j += kAtOnce) {
-            __m512i whole[4];
-            for (int k = 0; k < 4; ++k) {
-                const int64_t at = j + kLanes * k;
-                const __m512i sum = _mm512_add_epi32(_mm512_loadu_si512(sums + at), _mm512_loadu_si512(by.added + at));
-                const __m512 value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_loadu_ps(by.narrow + at), zero);
-                furthest = _mm512_range_ps(furthest, _mm512_reduce_ps(value, kNearest), kLargest);
-                whole[k] = _mm512_cvt_roundps_epi32(value, kNearest);
-            }
-            const __m512i first = _mm512_packs_epi32(whole[0], whole[1]), second = _mm512_packs_epi32(whole[2], whole[3]);
-            const __m512i packed = g.low < 0 ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
-            _mm512_storeu_si512(to + j, _mm512_permutexvar_epi32(order, packed));
+    int64_t j = 0;
+    for (; j + kAtOnce <= count; j += kAtOnce) {
+        __m512i whole[4];
+        for (int k = 0; k < 4; ++k) {
+            const int64_t at = j + kLanes * k;
+            const __m512i sum = _mm512_add_epi32(_mm512_loadu_si512(sums + at), _mm512_loadu_si512(by.added + at));
+            __m512 value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_loadu_ps(by.narrow + at), magic);
+            if (Far) value = _mm512_max_ps(value, _mm512_setzero_ps());
+            whole[k] = _mm512_sub_epi32(_mm512_castps_si512(value), none);
         }
-        if (_mm512_cmp_ps_mask(furthest, sure, _CMP_NLT_UQ)) rescale_wide(g, n, by.from(start), sums + start, to + start, size);
+        const __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
+        const __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(whole[2], whole[3]), zero);
+        const __m512i packed = g.low < 0 ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
+        _mm512_storeu_si512(to + j, _mm512_permutexvar_epi32(order, packed));
     }
-    rescale_rest(g, n, by.from(start), sums + start, to + start, count - start);
+    rescale_rest(g, n, by.from(j), sums + j, to + j, count - j);
 }
 #endif
 
 BACKLINE_INLINE void rescale(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
 #if defined(__x86_64__)
-    if (n.vectors) return rescale_vectors(g, n, by, sums, to, count);
+    if (n.vectors == kNear) return rescale_vectors<false>(g, n, by, sums, to, count);
+    if (n.vectors == kFar) return rescale_vectors<true>(g, n, by, sums, to, count);
 #endif
     rescale_rest(g, n, by, sums, to, count);
 }
@@ -236,15 +237,17 @@ void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, con
         std::memcpy(added + at, added, size_t(g->outs) * sizeof(int32_t));
     }
     float *narrow = reinterpret_cast<float *>(added + wide);
-    double largest = 0;
+    double least = HUGE_VAL, largest = 0;
     for (int64_t at = 0; at < wide; ++at) {
         narrow[at] = float(std::min(factors[at], 0x1p100));  // beyond it all but 0 saturates
-        largest = factors[at] <= largest ? largest : factors[at];  // NaN, too
+        largest = std::max(largest, factors[at]);
+        least = std::min(least, factors[at]);
     }
-    const double bound = double(g->terms * kProduct) + most;
+    const double bound = double(g->terms * kProduct) + most, here = std::min(bound, double(kExact));
     n->mode = bound < double(kExact) ? kPlain : bound < 2147483648.0 ? kChecked : kSlow;
-    // A sum below kExact times its factor is an int32.
-    n->vectors = g->level == 2 && largest < 4 && g->high - g->low == 255;
+    // Below 2^24 a sum is a float32. A larger one need not be where its product saturates: it is 512 or more.
+    const bool suits = g->level == 2 && g->high - g->low == 255 && (here < 0x1p24 || least >= 0x1p-15);
+    n->vectors = !suits ? kNone : here * largest < 0x1p23 ? kNear : kFar;
 }
 
 void quantized_finish(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows) {

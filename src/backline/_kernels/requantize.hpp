@@ -32,6 +32,9 @@ constexpr int64_t kExact = int64_t(1) << 29;  // below it a sum times a factor o
 
 enum Mode : int64_t { kPlain, kChecked, kSlow };
 
+// Whether vectors of float32 give the integers of the definition, and whether products may be far below 0.
+enum Vectors : int32_t { kNone, kNear, kFar };
+
 // At the start of the workspace of one call. Behind it: outs * repeats factors, as many int32 to be added to sums, and as
 // many factors in float32; or where the result is real, or rounded in float32, outs units or factors, outs biases, and outs int32.
 struct Numbers {
@@ -40,7 +43,7 @@ struct Numbers {
     const int32_t *input_zero, *weight_zero, *sums;
     int64_t zero;           // of the result
     int32_t window_added;   // to the sums of inputs that a weight's zero point is multiplied by
-    int32_t vectors;        // whether results can be rounded, packed and saturated by AVX-512
+    int32_t vectors;        // of Vectors: whether results can be rounded, packed and saturated by AVX-512
     int32_t padding[12];
 };
 static_assert(sizeof(Numbers) % 64 == 0, "what follows is aligned");

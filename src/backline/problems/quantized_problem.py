@@ -26,7 +26,8 @@ class QuantizedProblem(Problem):
     library wants it, as bytes, where it wants another one; ``input_scale``, ``input_zero``, ``result_scale``, ``result_zero``
     with one element, ``weight_scale``, ``weight_zero`` with one or O of them, float32 and int32; ``bias`` (O), float32. Numbers
     are operands, so that a Plan serves every scale; ``weight_zero`` is left out where every one is 0.
-    Parameters: ``engine``; of a convolution ``stride``, ``padding``, ``dilation`` (pairs) and ``groups``.
+    Parameters: ``engine``; of a convolution ``stride``, ``padding``, ``dilation`` (pairs) and ``groups``, and with padding
+    ``from_zero`` (True) where the zero point of the input is known to be 0.
 
     Parameters
     ----------
@@ -82,7 +83,7 @@ class QuantizedProblem(Problem):
     def key(self) -> str:
         """Name of what decides the speed: numbers are left out, and so is the number of scales that weights have."""
         parts = [self.op, short(self.dtype), *(o.text() for o in self.operands if o.role in ("input", "weight"))]
-        plain = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+        plain = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "from_zero": True}
         return " ".join(parts + [f"{k}={_written(v)}" for k, v in self.parameters if v != plain.get(k)])
 
 

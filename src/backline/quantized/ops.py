@@ -55,13 +55,15 @@ def _linear_problem(op: str, x: Any, w: Any, *others: Any, engine: str) -> Quant
 
 
 def _conv2d_problem(
-    x: Any, w: Any, *others: Any, engine: str, stride: Any, padding: Any, dilation: Any, groups: int
+    x: Any, w: Any, *others: Any, engine: str, stride: Any, padding: Any, dilation: Any, groups: int, from_zero: bool
 ) -> QuantizedProblem:  # fmt: skip
     pairs = tuple((n, n) for n in padding)
     points = points_of("conv2d", x.shape[2:], w.shape[2:], stride, pairs, dilation)
     result = (x.shape[0], w.shape[0], *points)
     enough_memory("conv2d", result, np.dtype(np.uint8))
     sizes = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    if from_zero and any(padding):  # without padding it makes no difference to any library
+        sizes["from_zero"] = True
     return _problem("conv2d", (x, w, *others), result, engine=engine, **sizes)
 
 
@@ -96,11 +98,12 @@ def _linear_dynamic_there(
 @operation("conv2d", module=MODULE, family="quantized")
 def _conv2d(
     x: Any, w: Any, form: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str, stride: Any,
-    padding: Any, dilation: Any, groups: int,
+    padding: Any, dilation: Any, groups: int, from_zero: bool,
 ) -> QuantizedProblem:  # fmt: skip
     """Returns the arrays of a convolution."""
     return _conv2d_problem(
-        x, w, form, xs, xz, ws, wz, bias, s, z, engine=engine, stride=stride, padding=padding, dilation=dilation, groups=groups
+        x, w, form, xs, xz, ws, wz, bias, s, z, engine=engine, stride=stride, padding=padding, dilation=dilation, groups=groups,
+        from_zero=from_zero,
     )  # fmt: skip
 
 
@@ -361,7 +364,8 @@ def for_conv2d(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, .
     layer.check_scales("conv2d", given.scale, made[0].item())
     x_int, engine = _dense(given.int_repr), layer.engine
     weight, steps, zeros, bias = layer.parts
-    sizes = layer.stride, layer.padding, layer.dilation, layer.groups
-    names = dict(zip(("stride", "padding", "dilation", "groups"), sizes, strict=True))
-    form = layer.form((x_int.shape, x_int.strides, x_int.dtype), lambda: _conv2d_problem(x_int, weight, engine=engine, **names))
+    sizes = layer.stride, layer.padding, layer.dilation, layer.groups, not given.zero_points[0]
+    names = dict(zip(("stride", "padding", "dilation", "groups", "from_zero"), sizes, strict=True))
+    key = x_int.shape, x_int.strides, x_int.dtype, sizes[-1]
+    form = layer.form(key, lambda: _conv2d_problem(x_int, weight, engine=engine, **names))
     return x_int, weight, form, given.scales, given.zero_points, steps, zeros, bias, *made, engine, *sizes

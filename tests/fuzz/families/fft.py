@@ -199,3 +199,30 @@ def helpers(draw: Draw, op: str) -> Call:
             raise Wrong("value", "elements differ")
 
     return Call(op, args, {}, check)
+
+
+EXTENDED = {"reflect": "reflect", "constant": "constant", "replicate": "edge", "circular": "wrap"}
+
+
+@generates("fft", "stft")
+def frames(draw: Draw, op: str) -> Call:
+    dtype = draw.choice(("float32", "float64", "complex64", "complex128"))
+    n, hop = draw.size(65, zero=0), draw.whole(1, 70)
+    taps, mode, center = draw.whole(1, n), draw.choice(tuple(EXTENDED)), draw.chance(0.5)
+    length = draw.whole(n + 1, 2 * n + 200)
+    x = draw.array((draw.whole(1, 4), length) if draw.chance(0.5) else (length,), dtype)
+    window = draw.array((taps,), np.zeros(0, dtype).real.dtype.name, "normal")
+    half = x.dtype.kind == "f" and draw.chance(0.7)
+    signal, factors = wide(x), np.pad(wide(window), ((n - taps) // 2, n - taps - (n - taps) // 2))
+    if center:
+        signal = np.pad(signal, [(0, 0)] * (x.ndim - 1) + [(n // 2, n // 2)], EXTENDED[mode])
+    with np.errstate(all="ignore"):
+        cut = np.lib.stride_tricks.sliding_window_view(signal, n, axis=-1)[..., ::hop, :] * factors
+        reference = scipy.fft.rfft(cut) if half else scipy.fft.fft(cut)
+    kwargs = {"hop_length": hop, "win_length": taps, "window": window, "center": center, "pad_mode": mode, "onesided": half}
+    result = np.dtype(dtype if x.dtype.kind == "c" else NARROW[dtype])
+
+    def check(got: Any) -> None:
+        compare(np.swapaxes(got, -1, -2), reference, (reference.ndim - 1,), result, n, cut)
+
+    return Call(op, (x, n), kwargs, check)

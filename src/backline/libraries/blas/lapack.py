@@ -69,6 +69,7 @@ ITERATIVE = (*OF_SPECTRA, *(f"linalg.{name}" for name in ("eigh", "eigvalsh", "e
 ITERATION = 2e4  # operations that a small matrix takes as long as, beside its own
 LEAST_IN_PARTS = 2e6  # operations of a matrix whose blocks threads share
 LEAST_SPLIT = 1e7  # of one whose LU they share where bits may differ
+LEAST_IN_PANELS, MOST_IN_PANELS = 512, 64  # rows and right-hand sides of systems that are solved panel by panel
 
 
 SPLIT_LU = ("linalg.lu_factor", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
@@ -124,6 +125,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
         if missing:
             yield Refusal(blas.name, name, f"the library exports no {missing[0]}")
             continue
+        yield from _in_panels(blas, problem, threads, name)
         if threads > 1 and problem.flops >= max(THREAD_FLOPS, shared * problem.items):
             yield Algorithm(library=blas.name, name=name, threads=threads, scaled=True, basis=blas.run_basis, pool=pool)
         if threads > 1 and problem.items > 1 and blas.pool and _worth_dividing(problem):
@@ -156,6 +158,17 @@ def _split(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> Itera
         yield Algorithm(
             library=blas.name, name=name + SPLIT, threads=threads, scaled=True, basis=blas.run_basis, pool=blas.pool,
             note="columns divided among the threads", traits=(ONE_SHAPE,),
+        )  # fmt: skip
+
+
+def _in_panels(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> Iterator[Algorithm]:
+    """Lists the solution of a large system with few right-hand sides, whose factor threads read."""
+    if p.op != "cholesky_solve" or threads == 1 or not blas.pool or p.items != 1 or fixed_order.asked():
+        return
+    if p.n >= LEAST_IN_PANELS and p.k <= MOST_IN_PANELS:
+        yield Algorithm(
+            library=blas.name, name=name + SPLIT, threads=threads, scaled=True, basis=blas.run_basis, pool=blas.pool,
+            note="panel by panel, products with the factor divided among the threads", traits=(ONE_SHAPE,),
         )  # fmt: skip
 
 

@@ -17,9 +17,11 @@ from functools import partial
 from typing import Any
 
 from ... import _kernels
+from ...native import thread_team
 from ...native.plan_builder import Pointer, shift
 from .. import fixed_order
-from ..kernels.conv_steps import same
+from ..kernels.conv_steps import cut, same
+from ..kernels.vector_level import vector_level
 from .blas_traits import COLUMN, LETTER, PLAIN, TRANSPOSED
 from .lapack_steps import Writer
 
@@ -40,6 +42,8 @@ LEFT, RIGHT, UPPER, LOWER, NON_UNIT, UNIT, ADJOINT = 141, 142, 121, 122, 131, 13
 BLOCKS, LEAST = 16, 32  # into which columns are divided at least, where each then has so many
 ROUND = 8  # columns of which a thread's share is a multiple
 PANEL_COLUMNS = 1.75  # of a panel's width, whose update takes as long as factoring the panel
+LEAST_IN_LINES = 256  # rows of a matrix of which lines are copied by all threads
+SOLVED = 64  # rows of a system that are solved at a time where there are few right-hand sides
 
 
 def panel_of(k: int) -> int:
@@ -180,6 +184,32 @@ class Parts(Writer):
             self.lapack("{t}laswp", width, columns, m, self.integers([j + width + 1 for j, _ in done]), k, pivots, 1)
             self.share(len(done))
 
+    def has_lines(self, n: int, order: str) -> bool:
+        """Tells if a matrix is large, alone, and without gaps between the elements of a line."""
+        o = self.p.get("a")
+        assert o is not None
+        return self.p.items == 1 and n >= LEAST_IN_LINES and o.aligned and o.strides[-1 if order == "C" else -2] == self.size
+
+    def load_triangle(self, n: int, order: str, upper: bool, factor: Pointer) -> None:
+        """Copies one triangle of a matrix in lines, and zeros for the other, by all threads.
+
+        The info is 1 where the triangle holds NaN or infinity.
+        """
+        a, strides, _ = self.source("a")
+        apart = strides[0 if order == "C" else 1]
+        fields = self.b.packed(
+            "<6q", self.real.itemsize, 2 if self.complex else 1, vector_level(), n, apart, int(upper == (order == "C"))
+        )
+        blocks = evenly(blocks_of(0, n))
+        flags = self.b.work(4 * len(blocks), shared=True)
+        self.b.each()
+        lines = [first for first, _ in blocks], [count for _, count in blocks]
+        flag = flags[0], flags[1], tuple(4 * i for i in range(len(blocks)))
+        a, to = fixed_order.alone(a), fixed_order.alone(factor)
+        self.b.call(_kernels.addresses["copy_triangle"], [fields, a, to, *lines, flag])
+        self.b.each(len(blocks), thread_team.items_threads(self.threads))
+        self.b.call(_kernels.addresses["any_flag"], [len(blocks), flags], returns=3, to=self.info())
+
     def factor_cholesky(self, uplo: str, n: int, a: Pointer) -> None:
         """A = L L^H or U^H U in the place of the triangle of A that is read; `clear_info` comes before."""
         if not self.in_parts:
@@ -289,3 +319,43 @@ class Parts(Writer):
         """Repeats the checks that keep a routine from running: they hold for the steps of one group."""
         for check in self.checks:
             check()
+
+    def solve_in_panels(self, upper: bool, n: int, k: int, a: Pointer, ld: int, x: Pointer) -> None:
+        """Solves U^H U X = B or L L^H X = B in the place of B, of few columns.
+
+        One thread solves the rows of a panel. What they take from the rows solved before, or what the others take from them, is a
+        product that threads share: it reads nearly all of the factor, and so takes nearly all of the time.
+        """
+        adjoint = ADJOINT if self.complex else TRANSPOSED
+        size, one, minus, few = self.size, self.factor(1), self.factor(-1), list(range(0, n, SOLVED))
+        a, x = fixed_order.alone(a), fixed_order.alone(x)
+        self.b.each()
+
+        def taken(j: int, w: int, turned: bool) -> None:
+            """The product of a panel: with the adjoint of its part of the factor for its own rows, else for the others."""
+            first, count = (0, j) if upper else (j + w, n - j - w)
+            if not count:
+                return
+            others = shift(x, first * size)
+            parts = cut(w if turned else count, max(-(-(w if turned else count) // self.threads), ROUND))
+            sizes, own = same([s for _, s in parts]), shift(x, j * size)
+            if turned:
+                columns = fixed_order.places(a, 1, [(first + (j + c) * ld) * size for c, _ in parts])
+                to = fixed_order.places(own, 1, [c * size for c, _ in parts])
+                self.cblas("gemm", COLUMN, adjoint, PLAIN, sizes, k, count, minus, columns, ld, others, n, one, to, n)
+            else:
+                rows = fixed_order.places(a, 1, [(first + r + j * ld) * size for r, _ in parts])
+                to = fixed_order.places(others, 1, [r * size for r, _ in parts])
+                self.cblas("gemm", COLUMN, PLAIN, PLAIN, sizes, k, w, minus, rows, ld, own, n, one, to, n)
+            self.share(len(parts))
+
+        for turned in (True, False) if upper else (False, True):
+            for j in few if turned == upper else reversed(few):
+                w, corner = min(SOLVED, n - j), shift(a, (j + j * ld) * size)
+                if turned:
+                    taken(j, w, turned)
+                sides = LEFT, UPPER if upper else LOWER, adjoint if turned else PLAIN, NON_UNIT
+                self.cblas("trsm", COLUMN, *sides, w, k, one, corner, ld, shift(x, j * size), n)
+                self.b.each()
+                if not turned:
+                    taken(j, w, turned)

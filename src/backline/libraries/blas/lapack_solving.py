@@ -30,13 +30,18 @@ class Solving(Parts):
     def cholesky(self) -> tuple[list[Pointer], Any]:
         n, upper = self.p.n, self.p.parameter("upper", False)
         order = self.own_order()
+        in_lines = self.has_lines(n, order)
+        self.b.share_work = self.in_parts or in_lines
         factor = self.result((n, n), order)
-        self.load("a", (n, n), order, factor)
-        # Before the check, since what the other triangle holds must not matter; potrf leaves the zeros alone.
-        mode = "zero_lower" if upper else "zero_upper"
-        self.b.triangle(mode, (n, n), self.packed((n, n), order), self.dtype, factor)
-        self.clear_info()
-        self.finite(n * n, factor, 1)  # as if the first minor had failed: LAPACKs differ in what they make of NaN
+        # NaN and infinity are as if the first minor had failed: LAPACKs differ in what they make of them. What the other triangle
+        # holds must not matter; potrf leaves the zeros alone.
+        if in_lines:
+            self.load_triangle(n, order, upper, factor)
+        else:
+            self.load("a", (n, n), order, factor)
+            self.b.triangle("zero_lower" if upper else "zero_upper", (n, n), self.packed((n, n), order), self.dtype, factor)
+            self.clear_info()
+            self.finite(n * n, factor, 1)
         self.factor_cholesky("U" if upper == (order == "F") else "L", n, factor)
         return self.with_info([factor], None, CholeskyEx)
 
@@ -139,8 +144,12 @@ class Solving(Parts):
         conjugate = self.complex and flip
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
-        self.clear_info()
-        self.solve_blocks("{t}potrs", ["U" if upper != flip else "L", n], k, [factor, ld], x, n, self.info())
+        triangle = "U" if upper != flip else "L"
+        if self.by_threads:
+            self.solve_in_panels(triangle == "U", n, k, factor, ld, x)
+        else:
+            self.clear_info()
+            self.solve_blocks("{t}potrs", [triangle, n], k, [factor, ld], x, n, self.info())
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
         return self.returned(x), None

@@ -72,8 +72,8 @@ def _shapes(p: QuantizedProblem, outs: int) -> tuple[tuple[int, ...], tuple[int,
 
 
 def padded(p: QuantizedProblem) -> bool:
-    """Tells whether a convolution is padded, so that the sums depend on the zero point of the input."""
-    return p.op == "quantized.conv2d" and any(p.parameter("padding"))
+    """Tells whether a convolution is padded so that the sums depend on the zero point of the input."""
+    return p.op == "quantized.conv2d" and any(p.parameter("padding")) and not p.parameter("from_zero", False)
 
 
 def sums_of(engine: Engine, p: QuantizedProblem, outs: int, weights: Desc | None = None, parts: int = 1) -> PrimitiveDesc:
