@@ -542,7 +542,7 @@ def test_explain_and_problems_as_text() -> None:
         "quantized.conv2d i8 2x4x5x5 6x2x3x3 engine=x86 groups=2 padding=1,0 stride=2,2",
     ):  # fmt: skip
         problem = Problem.parse(key)
-        assert problem.key == key and [a.name for a in algorithms("onednn", problem, 1)] == ["int8"]
+        assert problem.key == key and [a.name for a in algorithms("onednn", problem, 1)] == ["int8", "int8_gemm"]
     x, (packed, _) = q.QArray(np.zeros((2, 4), np.uint8), 1.0), both(q.linear_prepack, "x86", q.quantize_weights(np.eye(4)))
     asked = backline.explain(q.linear, x, packed, 0.5, 1)
     assert asked.library == "onednn" and "same bits" in str(asked) and asked.problem.key == "quantized.linear u8 2x4 4x4 engine=x86"

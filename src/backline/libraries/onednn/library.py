@@ -27,7 +27,7 @@ from ..probing.probe_cache import prove_by_class
 from . import abi
 from .int8_sums import Packing, packing, quantized_refusal
 from .onednn_conv import conv_algorithms, prepare_conv
-from .onednn_int8 import prepare_quantized, quantized_algorithms
+from .onednn_int8 import prepare_quantized, quantized_algorithms, soon_prepared
 from .onednn_layers import neural_algorithms, prepare_neural
 from .onednn_layers_grad import GRADIENTS, gradient_algorithms, prepare_gradient
 from .onednn_products import prepare_product, product_algorithms
@@ -66,22 +66,38 @@ def _prepare_layer(engine: Engine, problem: NeuralProblem, algorithm: Algorithm)
     return (prepare_gradient if problem.op in GRADIENTS else prepare_neural)(engine, problem, algorithm)
 
 
+# Packed weights are brought into an order of the kernel's own, for each shape.
+PRODUCTS = Handler(
+    product_algorithms,
+    prepare_product,
+    one_shape=CONV_COMPILED_AFTER,
+    one_shape_flops=CONV_COMPILED_FLOPS,
+    one_shape_if=lambda p: p.packed,
+)
+
+
 class OneDNN(FileLibrary):
     """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
 
     handlers: ClassVar = {
-        MatmulProblem: Handler(product_algorithms, prepare_product),
-        LinearProblem: Handler(product_algorithms, prepare_product),
+        MatmulProblem: PRODUCTS,
+        LinearProblem: PRODUCTS,
         ConvProblem: Handler(conv_algorithms, prepare_conv, one_shape=CONV_COMPILED_AFTER, one_shape_flops=CONV_COMPILED_FLOPS),
         NeuralProblem: Handler(
             _layer_algorithms,
             _prepare_layer,
             one_shape=POOL_COMPILED_AFTER,
             one_shape_flops=POOL_COMPILED_FLOPS,
-            one_shape_ops=("max_pool", "avg_pool"),
+            one_shape_if=lambda p: p.op in ("max_pool", "avg_pool"),
         ),
         RnnProblem: Handler(rnn_algorithms, prepare_rnn),
-        QuantizedProblem: Handler(quantized_algorithms, prepare_quantized),
+        QuantizedProblem: Handler(
+            quantized_algorithms,
+            prepare_quantized,
+            one_shape=CONV_COMPILED_AFTER,
+            one_shape_flops=CONV_COMPILED_FLOPS,
+            soon=soon_prepared,
+        ),
     }
 
     def __init__(self) -> None:
