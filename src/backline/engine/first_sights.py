@@ -21,7 +21,8 @@ from .tuning import record_store
 __all__ = ["CHANGING", "CONCERNED", "at_first_sight", "clear", "counts_itself", "passing"]
 
 CONCERNED = {
-    "conv", "max_pool", "avg_pool", "quantized.conv2d", "quantized.linear", "quantized.linear_dynamic",
+    "conv", "rnn", "max_pool", "avg_pool", "layer_norm_grad", "batch_norm_train_grad", "quantized.conv2d", "quantized.linear",
+    "quantized.linear_dynamic",
 }  # families and operations; and all that packed layers do
 CHANGING = 8  # shapes of a class from which on they are taken to keep changing: as many as templates wait for
 MOST = 4096  # shapes that are known, of all classes: about as many as the Memo has plans for

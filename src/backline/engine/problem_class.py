@@ -25,7 +25,7 @@ MOST = 256  # classes that are kept; beyond, all are found anew
 ORDERS = 1024  # of the libraries, likewise, of each class
 
 # Families in which the ranking orders algorithms, after what switches say of attention kernels.
-BY_RANK = ("attention", "conv", "fft", "linalg", "matmul", "neural", "quantized")
+BY_RANK = ("attention", "conv", "fft", "linalg", "matmul", "neural", "quantized", "rnn")
 HALF_ATTENTION = "cuda.fp16_bf16_reduction_math_sdp"  # permits what comes before any place of a ranking
 
 Bound = tuple[bool, int, int, int, int]

@@ -40,8 +40,11 @@ OLDEST, NEWEST = (3, 2), (3, 99)
 # Where shapes keep changing: calls of one after which a convolution is worth the millisecond that compiling its kernels takes,
 # and operations of one that is worth it at once.
 CONV_COMPILED_AFTER, CONV_COMPILED_FLOPS = 16, 1e8
-# The same of pooling, which NumPy runs without a plan.
+# The same of layers that NumPy runs without a plan.
+WAITING_LAYERS = ("max_pool", "avg_pool", "layer_norm_grad", "batch_norm_train_grad")
 POOL_COMPILED_AFTER, POOL_COMPILED_FLOPS = 4, 6e4
+# And of recurrent networks, which are products otherwise.
+RNN_COMPILED_FLOPS = 1e7
 NO_THREADS = "which takes no thread count for one call"
 # Not just an installation: the wheel `onednn` writes its file over that of `onednn-cpu-gomp`, which pip then takes for installed.
 REINSTALL = "pip install --force-reinstall --no-deps onednn-cpu-gomp brings a build on OpenMP"
@@ -88,9 +91,9 @@ class OneDNN(FileLibrary):
             _prepare_layer,
             one_shape=POOL_COMPILED_AFTER,
             one_shape_flops=POOL_COMPILED_FLOPS,
-            one_shape_if=lambda p: p.op in ("max_pool", "avg_pool"),
+            one_shape_if=lambda p: p.op in WAITING_LAYERS,
         ),
-        RnnProblem: Handler(rnn_algorithms, prepare_rnn),
+        RnnProblem: Handler(rnn_algorithms, prepare_rnn, one_shape=CONV_COMPILED_AFTER, one_shape_flops=RNN_COMPILED_FLOPS),
         QuantizedProblem: Handler(
             quantized_algorithms,
             prepare_quantized,
