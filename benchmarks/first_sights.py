@@ -23,6 +23,7 @@ from backline.nn import grad
 from side_by_side import RESULTS, show, threads_asked
 
 Array = Any
+BF16 = ml_dtypes.bfloat16
 rng = np.random.default_rng(1)
 WARM = 20  # shapes that are not counted: those from which on shapes are taken to keep changing
 MOST = 500e-6
@@ -52,7 +53,8 @@ W1, W2, W3 = real(8, 6, 3), real(8, 6, 3, 3), real(8, 6, 3, 3, 3)
 T2 = real(6, 8, 3, 3)
 LAYER = real(24, 16)
 PACKED = {
-    "conv1d": f.prepack_conv1d(W1), "conv2d": f.prepack_conv2d(W2), "conv2d relu": f.prepack_conv2d(W2, real(8), activation="relu"),
+    "conv1d": f.prepack_conv1d(W1), "conv2d": f.prepack_conv2d(W2),
+    "conv2d relu": f.prepack_conv2d(W2, real(8), activation="relu"),
     "conv3d": f.prepack_conv3d(W3), "conv_transpose2d": f.prepack_conv_transpose2d(T2), "linear": f.prepack_linear(LAYER),
     "linear large": f.prepack_linear(real(128, 128)),
 }  # fmt: skip
@@ -107,12 +109,14 @@ def grads(n: int, channels: int = 8) -> Array:
 
 OPERATIONS: dict[str, Callable[[int], Callable[[], object]]] = {
     "matmul float32": of(backline.matmul, lambda n: (real(8 + n, 24), real(24, 16))),
-    "matmul bfloat16": of(backline.matmul, lambda n: (real(8 + n, 24, dtype=ml_dtypes.bfloat16), real(24, 16, dtype=ml_dtypes.bfloat16))),
+    "matmul bfloat16": of(backline.matmul, lambda n: (real(8 + n, 24, dtype=BF16), real(24, 16, dtype=BF16))),
     "matmul batch": of(backline.matmul, lambda n: (real(3, 8 + n, 24), real(3, 24, 16))),
     "matmul complex": of(backline.matmul, lambda n: (real(8 + n, 24, dtype=np.complex64), real(24, 16, dtype=np.complex64))),
     "vector dot": of(backline.vdot, lambda n: (real(100 + n), real(100 + n))),
     "einsum": of(lambda a, b: backline.einsum("ij,jk->ki", a, b), lambda n: (real(8 + n, 24), real(24, 16))),
-    "einsum of three": of(lambda a, b, c: backline.einsum("ij,jk,kl->il", a, b, c), lambda n: (real(8 + n, 24), real(24, 16), real(16, 5))),
+    "einsum of three": of(
+        lambda a, b, c: backline.einsum("ij,jk,kl->il", a, b, c), lambda n: (real(8 + n, 24), real(24, 16), real(16, 5))
+    ),
     "chain": of(lambda a, b, c: linalg.multi_dot([a, b, c]), lambda n: (real(8 + n, 24), real(24, 16), real(16, 5))),
     "solve": of(linalg.solve, lambda n: (definite(4 + n), real(4 + n, 3, dtype=float))),
     "inv": of(linalg.inv, lambda n: definite(4 + n)),
@@ -140,8 +144,8 @@ OPERATIONS: dict[str, Callable[[int], Callable[[], object]]] = {
     "conv1d": of(f.conv1d, lambda n: (real(1, 6, 16 + n), W1)),
     "conv2d": of(f.conv2d, lambda n: (images(n), W2)),
     "conv2d channels last": of(f.conv2d, lambda n: (last(n), W2)),
-    "conv2d bfloat16": of(f.conv2d, lambda n: (images(n, dtype=ml_dtypes.bfloat16), W2.astype(ml_dtypes.bfloat16))),
-    "conv2d without a batch": of(f.conv2d, lambda n: (images(n)[0], W2)),
+    "conv2d bfloat16": of(f.conv2d, lambda n: (images(n, dtype=BF16), W2.astype(BF16))),
+    "conv2d without a batch": of(f.conv2d, lambda n: (real(6, 8 + n, 19), W2)),
     "conv3d": of(f.conv3d, lambda n: (real(1, 6, 6, 6 + n, 8), W3)),
     "conv_transpose1d": of(f.conv_transpose1d, lambda n: (real(1, 6, 16 + n), real(6, 8, 3))),
     "conv_transpose2d": of(f.conv_transpose2d, lambda n: (images(n), T2)),
@@ -156,7 +160,9 @@ OPERATIONS: dict[str, Callable[[int], Callable[[], object]]] = {
     "lstm": recurrent("lstm", RNN),
     "gru": recurrent("gru", GRU),
     "rnn_tanh": recurrent("rnn_tanh", TANH),
-    "grouped_mm": of(lambda x, w: f.grouped_mm(x, w, offs=np.array([5, len(x)], np.int32)), lambda n: (real(8 + n, 16), real(2, 16, 12))),
+    "grouped_mm": of(
+        lambda x, w: f.grouped_mm(x, w, offs=np.array([5, len(x)], np.int32)), lambda n: (real(8 + n, 16), real(2, 16, 12))
+    ),
     "scaled_mm": eight_bit,
     "int_mm": of(quantized.int_mm, lambda n: (rng.integers(-9, 9, (8 + n, 32), np.int8), rng.integers(-9, 9, (32, 16), np.int8))),
     "quantize": of(integers, lambda n: real(8 + n, 24)),
@@ -184,7 +190,9 @@ OPERATIONS: dict[str, Callable[[int], Callable[[], object]]] = {
     "gradient: layer_norm": of(lambda x, g: grad.layer_norm_backward(x, g, (24,)), lambda n: (real(8 + n, 24), real(8 + n, 24))),
     "gradient: batch_norm": of(grad.batch_norm_backward, lambda n: (images(n), images(n))),
     "gradient: max_pool2d": of(lambda x, g: grad.max_pool2d_input(x, g, 2), lambda n: (images(2 * n), real(1, 6, 4 + n, 8))),
-    "gradient: avg_pool2d": of(lambda x, g: grad.avg_pool2d_input(x.shape, g, 2), lambda n: (images(2 * n), real(1, 6, 4 + n, 8))),
+    "gradient: avg_pool2d": of(
+        lambda x, g: grad.avg_pool2d_input(x.shape, g, 2), lambda n: (images(2 * n), real(1, 6, 4 + n, 8))
+    ),
     "gradient: attention": of(
         lambda q, k, v: grad.scaled_dot_product_attention_backward(q, k, v, q), heads
     ),

@@ -106,7 +106,7 @@ def _convolution_of_integers(p: tuple[np.ndarray[Any, Any], ...]) -> object:
 
 
 def _convolution_of_integers_by_numpy(p: tuple[np.ndarray[Any, Any], ...]) -> object:
-    weight, _ = PACKED_INT8[p[1].shape[1]].weight, None
+    weight = PACKED_INT8[p[1].shape[1]].weight
     sums = _convolution((p[0].astype(np.float32) - ZERO, weight.int_repr.astype(np.float32)))
     return _of_integers(sums, weight.scales)
 
@@ -175,7 +175,8 @@ def measure(names: list[str], label: str, shapes: int, table: Table) -> None:
     choice = backline.explain()
     on = f"{choice.library} {choice.algorithm}" if len(names) == 1 else f"{len(names)} operations"
     means, least = (", ".join(f"{who} {of(each) * 1e6:.1f}" for who, each in times.items()) for of in (statistics.fmean, min))
-    note = f"{on}; least us: {least}; mean us: {means}; MiB by {MEMORY_EVERY} shapes: {' '.join(steps)}, in all {(grown - start) / 2**20:+.1f}"
+    growth = f"MiB by {MEMORY_EVERY} shapes: {' '.join(steps)}, in all {(grown - start) / 2**20:+.1f}"
+    note = f"{on}; least us: {least}; mean us: {means}; {growth}"
     table.add(f"{label}, {shapes} shapes", medians, note)
 
 

@@ -48,20 +48,27 @@ def gemm_algorithms(
         yield Refusal("onednn", GEMM, f"this oneDNN has no {function}")
     elif p.get("weight_zero") is not None:
         yield Refusal("onednn", GEMM, "the weight has zero points, for which its inputs would have to be added up as well")
-    elif p.groups > MOST_GROUPS:
+    elif p.groups > MOST_GROUPS and not _is_depthwise(p):
         yield Refusal("onednn", GEMM, f"{p.groups} groups would be as many products, and {MOST_GROUPS} are worth it")
     else:
         made = partial(Algorithm, library="onednn", name=GEMM, level="threads", basis="construction", isa=isa)
-        text = f"{function}, without a primitive{note}"
+        text = f"{'a loop over channels' if _is_depthwise(p) else function}, without a primitive{note}"
         if threads > 1:
             yield made(threads=thread_team.items_threads(threads), scaled=True, pool=engine.pool, note=text)
         yield made(note=text)
 
 
+def _is_depthwise(p: QuantizedProblem) -> bool:
+    """Tells whether every channel of the images is a group with one output."""
+    return p.groups > 1 and p.groups == p.outs and p.shape("weight")[1] == 1
+
+
 def prepare_gemm(engine: Engine, p: QuantizedProblem, algorithm: Algorithm) -> Any:
     """The PreparedCall of an Algorithm that `gemm_algorithms` listed."""
     steps = _Product(engine, p, algorithm.threads)
-    return steps.plan(steps.convolution() if p.op == "quantized.conv2d" else steps.linear())
+    if p.op != "quantized.conv2d":
+        return steps.plan(steps.linear())
+    return steps.plan(steps.depthwise() if _is_depthwise(p) else steps.convolution())
 
 
 class _Product:
@@ -130,7 +137,8 @@ class _Product:
         there = prod(window) == 1 and p.parameter("stride") == (1, 1) and not any(p.parameter("padding"))
         weights = self.weights(channels, prod(window)) if p.last else self.argument("weight")
         sums, columns = b.work(4 * most * outs), None if there else b.work(p.terms * most)
-        what, way, wide = self.geometry(channels, steps), PLAIN if p.last else TRANSPOSED, outs // p.groups
+        way, wide = PLAIN if p.last else TRANSPOSED, outs // p.groups
+        what = None if there else self.geometry(channels, steps)
         point = shape[1] if p.last else 1
         images = b.argument("input", uniform([n * steps[0] + (i * point if there else 0) for n, i, _ in items]))
         for group in range(p.groups):
@@ -141,15 +149,42 @@ class _Product:
                 x, ldx = columns, p.terms if p.last else counts
             own = shift(weights, group * wide * p.terms)
             self.gemm(way, (counts, wide, p.terms), (x, ldx), own, shift(sums, 4 * group * wide), status)
-        image = outs * points
+        self.finished(finish, sums, items, points)
+        return len(items)
+
+    def depthwise(self) -> int:
+        """Each channel for itself, by a loop over images with channels last."""
+        p, b, channels, shape = self.p, self.b, self.p.outs, self.p.shape("input")
+        points, pixels, image = prod(p.result[2:]), prod(shape[2:]), prod(shape[1:])
+        self.result = b.result(p.dtype, p.result, image_strides(p.result, p.last))
+        items = [(n, *block) for n, block in every(range(shape[0]), self.blocks(points, shape[0]))]
+        firsts, counts, most = [i[1] for i in items], same([i[2] for i in items]), max(i[2] for i in items)
+        turn, weights = _kernels.addresses["turn_bytes"], b.work(channels * p.terms, shared=True)
+        b.call(turn, [self.argument("weight"), weights, channels, p.terms, p.terms, channels])
+        finish = self.prepared(most)
+        images = b.argument("input", uniform([n * image for n, _, _ in items]))
+        if not p.last:
+            turned = b.work(prod(shape), shared=True)
+            b.call(turn, [b.argument("input", image), (turned[0], 0, image), channels, pixels, pixels, channels])
+            b.each(shape[0], self.threads)
+            images = turned[0], 0, images[2]
+        sums, what = b.work(4 * most * channels), self.geometry(channels, image_strides(shape, True))
+        kernel = _kernels.addresses[f"depthwise_{p.dtype.name}"]
+        b.call(kernel, [what, images, weights, sums, firsts, counts, self.argument("input_zero")])
+        self.finished(finish, sums, items, points)
+        return len(items)
+
+    def finished(self, finish: Finish, sums: Pointer, items: list[tuple[int, int, int]], points: int) -> None:
+        """Results of each item's sums, which have channels last, where they belong."""
+        p, b, outs = self.p, self.b, self.p.outs
+        counts, most, image = same([i[2] for i in items]), max(i[2] for i in items), outs * points
         if p.last:
             target: Pointer = self.result[0], 0, uniform([n * image + i * outs for n, i, _ in items])
             b.call(finish.address, [finish.layer, finish.numbers, sums, 0, target, counts])
-            return len(items)
+            return
         inner, target = b.work(most * outs), (self.result[0], 0, uniform([n * image + i for n, i, _ in items]))
         b.call(finish.address, [finish.layer, finish.numbers, sums, 0, inner, counts])
         b.call(_kernels.addresses["turn_bytes"], [inner, target, counts, outs, outs, points])
-        return len(items)
 
     def weights(self, channels: int, taps: int) -> Pointer:
         """The weights of each output with channels last, as columns of images with channels last have them."""
