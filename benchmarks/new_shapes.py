@@ -183,7 +183,10 @@ def measure(names: list[str], label: str, shapes: int, table: Table) -> None:
 if __name__ == "__main__":
     random.seed(1)
     table = Table("new_shapes", ["numpy"])
+    asked = [word for word in sys.argv[1:] if not word.startswith("--") and not word.isdigit()]
     for name in OPERATIONS | LAYERS:
+        if asked and not any(word in name for word in asked):
+            continue
         measure([name], name, SHAPES if name.startswith(EVERY_SHAPE) else max(SHAPES // 5, 1), table)
     measure([*OPERATIONS], "a mix", SHAPES, table)
     table.save(threads=threads, shapes=SHAPES)

@@ -12,7 +12,7 @@ import pytest
 import backline
 from backline import _core, backends, libraries, quantized
 from backline.engine import first_sights, plan_caches, ranking
-from backline.libraries.onednn.library import CONV_COMPILED_AFTER, POOL_COMPILED_AFTER, POOL_COMPILED_FLOPS
+from backline.libraries.onednn.library import CONV_COMPILED_AFTER, INT8_COMPILED_AFTER, POOL_COMPILED_AFTER, POOL_COMPILED_FLOPS
 from backline.nn import functional
 from support import clean, need
 
@@ -248,9 +248,9 @@ def test_int8_takes_a_product_at_first_and_gives_the_same_integers() -> None:
         x = quantized.quantize(operands(n)[0], 0.05, 60, dtype=np.uint8)
         with backends.flags(only=("numpy",)):  # so it is no shape of those that are counted
             wanted = quantized.conv2d(x, reference, 0.1, 50).int_repr
-        for call in range(CONV_COMPILED_AFTER + 2):
+        for call in range(INT8_COMPILED_AFTER + 2):
             found = quantized.conv2d(x, layer, 0.1, 50).int_repr
-            soon = n >= first_sights.CHANGING and call < CONV_COMPILED_AFTER
+            soon = n >= first_sights.CHANGING and call < INT8_COMPILED_AFTER
             assert backline.explain().algorithm == ("int8_gemm" if soon else "int8"), (n, call)
             np.testing.assert_array_equal(found, wanted)
     told = {c.algorithm: c.reason for c in backline.explain(quantized.conv2d, x, layer, 0.1, 50).candidates}
@@ -271,8 +271,8 @@ def test_linear_int8_takes_a_product_at_first_and_gives_the_same_integers() -> N
         x = quantized.quantize(given, 0.05, 60, dtype=np.uint8)
         with backends.flags(only=("numpy",)):
             wanted = quantized.linear(x, reference, 0.1, 50).int_repr
-        for call in range(CONV_COMPILED_AFTER + 1):
-            soon = n >= first_sights.CHANGING and call < CONV_COMPILED_AFTER
+        for call in range(INT8_COMPILED_AFTER + 1):
+            soon = n >= first_sights.CHANGING and call < INT8_COMPILED_AFTER
             name = "int8_gemm" if soon else "int8"
             found, dynamic = quantized.linear(x, layer, 0.1, 50).int_repr, quantized.linear_dynamic(given, layer)
             assert backline.explain().algorithm == name, (n, call)

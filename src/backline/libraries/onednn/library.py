@@ -43,6 +43,8 @@ CONV_COMPILED_AFTER, CONV_COMPILED_FLOPS = 16, 1e8
 # The same of layers that NumPy runs without a plan.
 WAITING_LAYERS = ("max_pool", "avg_pool", "layer_norm_grad", "batch_norm_train_grad")
 POOL_COMPILED_AFTER, POOL_COMPILED_FLOPS = 4, 6e4
+# Of int8, whose products without a primitive take two or three times as long.
+INT8_COMPILED_AFTER, INT8_COMPILED_FLOPS = 8, 5e7
 # And of recurrent networks, which are products otherwise.
 RNN_COMPILED_FLOPS = 1e7
 NO_THREADS = "which takes no thread count for one call"
@@ -97,8 +99,8 @@ class OneDNN(FileLibrary):
         QuantizedProblem: Handler(
             quantized_algorithms,
             prepare_quantized,
-            one_shape=CONV_COMPILED_AFTER,
-            one_shape_flops=CONV_COMPILED_FLOPS,
+            one_shape=INT8_COMPILED_AFTER,
+            one_shape_flops=INT8_COMPILED_FLOPS,
             soon=soon_prepared,
         ),
     }
