@@ -94,6 +94,13 @@ KERNELS = [POOL[: 16 * channels * 9].reshape(16, channels, 3, 3) for channels in
 PACKED = {w.shape[1]: backline.nn.functional.prepack_conv2d(w) for w in KERNELS}
 PACKED_INT8 = {w.shape[1]: backline.quantized.conv2d_prepack(backline.quantized.quantize_weights(w)) for w in KERNELS}
 INTEGERS = rng.integers(0, 128, 1 << 18, np.uint8)
+
+
+def _small_images(n: int, pool: np.ndarray[Any, Any] = POOL) -> np.ndarray[Any, Any]:
+    shape = 1, 4 + n % 12, 8 + n // 12 % 29, 8 + n // 12 // 29
+    return pool[: shape[1] * shape[2] * shape[3]].reshape(shape)
+
+
 STEP, RESULT_STEP, ZERO = 0.02, 0.1, 64
 
 
@@ -134,10 +141,10 @@ LAYERS: dict[str, tuple[Callable[[int], Any], Call, Call]] = {
         lambda x: sliding_window_view(x, (2, 2), (2, 3))[:, :, ::2, ::2].max((4, 5)),
     ),
     "packed convolution float32": (
-        lambda n: (_images(n), KERNELS[n % 12]), lambda p: PACKED[p[1].shape[1]](p[0]), _convolution,
+        lambda n: (_small_images(n), KERNELS[n % 12]), lambda p: PACKED[p[1].shape[1]](p[0]), _convolution,
     ),
     "convolution int8": (
-        lambda n: (INTEGERS[: _images(n).size].reshape(_images(n).shape), KERNELS[n % 12]), _convolution_of_integers,
+        lambda n: (_small_images(n, INTEGERS), KERNELS[n % 12]), _convolution_of_integers,
         _convolution_of_integers_by_numpy,
     ),
     "linear int8": (

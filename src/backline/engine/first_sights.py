@@ -30,8 +30,7 @@ MOST = 4096  # shapes that are known, of all classes: about as many as the Memo 
 DONE = 1 << 30  # calls of a shape that is not counted any more
 
 _lock = Lock()
-_Sight = tuple[Problem, Any]  # under a Snapshot: on a busy machine a call has fewer threads, and so a Plan of its own
-_known: OrderedDict[_Sight, int] = OrderedDict()  # calls that came by here
+_known: OrderedDict[int, int] = OrderedDict()  # calls that came by here, by `_sight`
 _shapes: dict[problem_class.ProblemClass, int] = {}
 
 
@@ -43,7 +42,7 @@ def at_first_sight(problem: Problem, snapshot: Any, planner: Planner, outgrown: 
     """
     if problem.device != "cpu":
         return None
-    calls = _count((problem, snapshot), problem_class.of(problem, snapshot))
+    calls = _count(_sight(problem, snapshot), problem_class.of(problem, snapshot))
     if calls >= DONE or outgrown:
         return None
     found = None
@@ -57,14 +56,15 @@ def at_first_sight(problem: Problem, snapshot: Any, planner: Planner, outgrown: 
 
 def counts_itself(problem: Problem, snapshot: Any) -> None:
     """Notes that the Plan of a Problem counts its calls, or that they need not be counted."""
+    sight = _sight(problem, snapshot)
     with _lock:
-        if (problem, snapshot) in _known:
-            _known[problem, snapshot] = DONE
+        if sight in _known:
+            _known[sight] = DONE
 
 
 def passing(problem: Problem) -> bool:
     """Tells whether the calls of a Problem are counted here: its Plan is not to be kept, as another one takes its place soon."""
-    return 0 < _known.get((problem, switches.current()), 0) < DONE
+    return 0 < _known.get(_sight(problem, switches.current()), 0) < DONE
 
 
 def clear() -> None:
@@ -74,7 +74,15 @@ def clear() -> None:
         _shapes.clear()
 
 
-def _count(sight: _Sight, kind: problem_class.ProblemClass) -> int:
+def _sight(problem: Problem, snapshot: Any) -> int:
+    """Returns what a Problem is known by, without keeping it: two that are taken for one only count together.
+
+    On a busy machine a call has fewer threads, so other switches, and a Plan of its own.
+    """
+    return hash((problem, snapshot))
+
+
+def _count(sight: int, kind: problem_class.ProblemClass) -> int:
     """Counts a call; returns how many came before, `DONE` unless so many shapes of its class did that one more may follow."""
     with _lock:
         before = _known.pop(sight, None)

@@ -21,7 +21,8 @@ __all__ = ["XNNPACK"]
 SECONDS = 20  # for one interface to be tried
 RIGHT = 0  # exit status of a trial
 
-PACKED_AFTER, PACKED_FLOPS = 16, 1e8  # calls of one shape, where shapes keep changing; and operations of one that is worth it at once
+# Of packed layers, where shapes keep changing: calls of one, and operations of one that is worth a Plan of its own at once.
+PACKED_AFTER, PACKED_FLOPS = 16, 1e8
 
 
 def _handler(algorithms: Any, prepare: Any) -> Handler:
