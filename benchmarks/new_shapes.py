@@ -2,7 +2,8 @@
 
 A program whose shapes change with every call, such as one that works on sentences or sparse blocks, has a plan made for each.
 Every shape is called once by each contestant, in turn and in random order; the figure is the median over the shapes, and the
-note has the mean, in which the first calls count that every later one profits from. Beside it stands how much the process grew:
+note has the least, which says what a call costs that nothing disturbs, and the mean, in which the first calls count that every
+later one profits from. Beside it stands how much the process grew:
 plans are kept in bounded caches, so that it stops growing however many shapes come.
 """
 
@@ -25,6 +26,7 @@ rng = np.random.default_rng(1)
 threads = threads_asked()
 SHAPES = int(sys.argv[sys.argv.index("--shapes") + 1]) if "--shapes" in sys.argv else 10_000
 MEMORY_EVERY = max(SHAPES // 5, 1)
+EVERY_SHAPE = "matmul", "packed convolution", "convolution int8"  # of the others a fifth
 
 Call = Callable[[Any], object]
 POOL = rng.standard_normal(1 << 18).astype(np.float32)
@@ -87,6 +89,47 @@ def _attention(p: tuple[np.ndarray[Any, Any], ...]) -> np.ndarray[Any, Any]:
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
+# The layers of a network, each with weights of its own, which see images of ever new sizes.
+KERNELS = [POOL[: 16 * channels * 9].reshape(16, channels, 3, 3) for channels in range(4, 16)]
+PACKED = {w.shape[1]: backline.nn.functional.prepack_conv2d(w) for w in KERNELS}
+PACKED_INT8 = {w.shape[1]: backline.quantized.conv2d_prepack(backline.quantized.quantize_weights(w)) for w in KERNELS}
+INTEGERS = rng.integers(0, 128, 1 << 18, np.uint8)
+
+
+def _small_images(n: int, pool: np.ndarray[Any, Any] = POOL) -> np.ndarray[Any, Any]:
+    shape = 1, 4 + n % 12, 8 + n // 12 % 29, 8 + n // 12 // 29
+    return pool[: shape[1] * shape[2] * shape[3]].reshape(shape)
+
+
+STEP, RESULT_STEP, ZERO = 0.02, 0.1, 64
+
+
+def _of_integers(sums: np.ndarray[Any, Any], scales: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.clip(np.rint(sums * (STEP * scales / RESULT_STEP)) + ZERO, 0, 255).astype(np.uint8)
+
+
+def _convolution_of_integers(p: tuple[np.ndarray[Any, Any], ...]) -> object:
+    return backline.quantized.conv2d(backline.quantized.QArray(p[0], STEP, ZERO), PACKED_INT8[p[1].shape[1]], RESULT_STEP, ZERO)
+
+
+def _convolution_of_integers_by_numpy(p: tuple[np.ndarray[Any, Any], ...]) -> object:
+    weight = PACKED_INT8[p[1].shape[1]].weight
+    sums = _convolution((p[0].astype(np.float32) - ZERO, weight.int_repr.astype(np.float32)))
+    return _of_integers(sums, weight.scales)
+
+
+LINEAR_INT8 = {k: backline.quantized.linear_prepack(backline.quantized.quantize_weights(matrix(64, k))) for k in range(8, 108)}
+
+
+def _linear_of_integers(x: np.ndarray[Any, Any]) -> object:
+    return backline.quantized.linear(backline.quantized.QArray(x, STEP, ZERO), LINEAR_INT8[x.shape[1]], RESULT_STEP, ZERO)
+
+
+def _linear_of_integers_by_numpy(x: np.ndarray[Any, Any]) -> object:
+    weight = LINEAR_INT8[x.shape[1]].weight
+    return _of_integers((x.astype(np.float32) - ZERO) @ weight.int_repr.astype(np.float32).T, weight.scales)
+
+
 # Of layers: not in the mix.
 LAYERS: dict[str, tuple[Callable[[int], Any], Call, Call]] = {
     "convolution float32": (
@@ -96,6 +139,17 @@ LAYERS: dict[str, tuple[Callable[[int], Any], Call, Call]] = {
     "largest of 2x2 float32": (
         _images, lambda x: backline.nn.functional.max_pool2d(x, 2),
         lambda x: sliding_window_view(x, (2, 2), (2, 3))[:, :, ::2, ::2].max((4, 5)),
+    ),
+    "packed convolution float32": (
+        lambda n: (_small_images(n), KERNELS[n % 12]), lambda p: PACKED[p[1].shape[1]](p[0]), _convolution,
+    ),
+    "convolution int8": (
+        lambda n: (_small_images(n, INTEGERS), KERNELS[n % 12]), _convolution_of_integers,
+        _convolution_of_integers_by_numpy,
+    ),
+    "linear int8": (
+        lambda n: INTEGERS[: (8 + n % 100) * (8 + n // 100)].reshape(-1, 8 + n // 100), _linear_of_integers,
+        _linear_of_integers_by_numpy,
     ),
     "attention float32": (
         lambda n: [POOL[: 4 * (8 + n // 12) * 8 * (1 + n % 12)].reshape(1, 4, 8 + n // 12, -1)] * 3,
@@ -127,15 +181,19 @@ def measure(names: list[str], label: str, shapes: int, table: Table) -> None:
     medians = {who: statistics.median(each) for who, each in times.items()}
     choice = backline.explain()
     on = f"{choice.library} {choice.algorithm}" if len(names) == 1 else f"{len(names)} operations"
-    means = ", ".join(f"{who} {statistics.fmean(each) * 1e6:.1f}" for who, each in times.items())
-    note = f"{on}; mean us: {means}; MiB by {MEMORY_EVERY} shapes: {' '.join(steps)}, in all {(grown - start) / 2**20:+.1f}"
+    means, least = (", ".join(f"{who} {of(each) * 1e6:.1f}" for who, each in times.items()) for of in (statistics.fmean, min))
+    growth = f"MiB by {MEMORY_EVERY} shapes: {' '.join(steps)}, in all {(grown - start) / 2**20:+.1f}"
+    note = f"{on}; least us: {least}; mean us: {means}; {growth}"
     table.add(f"{label}, {shapes} shapes", medians, note)
 
 
 if __name__ == "__main__":
     random.seed(1)
     table = Table("new_shapes", ["numpy"])
+    asked = [word for word in sys.argv[1:] if not word.startswith("--") and not word.isdigit()]
     for name in OPERATIONS | LAYERS:
-        measure([name], name, SHAPES if name.startswith("matmul") else max(SHAPES // 5, 1), table)
+        if asked and not any(word in name for word in asked):
+            continue
+        measure([name], name, SHAPES if name.startswith(EVERY_SHAPE) else max(SHAPES // 5, 1), table)
     measure([*OPERATIONS], "a mix", SHAPES, table)
     table.save(threads=threads, shapes=SHAPES)

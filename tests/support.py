@@ -242,7 +242,7 @@ def rng(seed: int) -> np.random.Generator:
 def clean() -> Iterator[None]:
     """Default switches before and after the test, and nothing kept of the plans made in it."""
     from backline import _core
-    from backline.engine import plan_caches, refusals
+    from backline.engine import first_sights, plan_caches, refusals
     from backline.engine.tuning import record_store
     from backline.libraries import errata, errata_table
     from backline.switches import store
@@ -258,6 +258,7 @@ def clean() -> Iterator[None]:
         store._restart()
         record_store.reload()
         plan_caches.clear()
+        first_sights.clear()
         refusals.warned.clear()
         _core.memo_clear()
 

@@ -10,6 +10,7 @@ import copy
 import gc
 import inspect
 import pickle
+import sys
 import threading
 import weakref
 from typing import Any
@@ -307,6 +308,19 @@ def test_layers_of_one_shape_do_not_mix(rng: np.random.Generator) -> None:
     for _ in range(2):
         for w, layer in zip(weights, layers, strict=True):
             check(layer(x), x, w, [], lambda a, v: a @ v.T, "", "its own weights")
+
+
+def test_a_plan_that_made_room_for_others_is_let_go() -> None:
+    layer = F.prepack_conv2d(np.ones((2, 3, 3, 3), np.float32), max_plans=2)
+    images = [np.ones((1, 3, size, 9), np.float32) for size in (7, 8, 9)]
+    with backline.num_threads(1):
+        layer(images[0])
+        first = layer.own_plans()[0]
+        layer(images[1])
+        held = sys.getrefcount(first)
+        layer(images[2])
+    assert layer.plans == 2 and all(plan is not first for plan in layer.own_plans())
+    assert sys.getrefcount(first) == held - 1, "the layer holds it no longer"
 
 
 def test_memory_is_told_bounded_and_given_back(rng: np.random.Generator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import itertools
+import os
 import pickle
 import threading
 from typing import Any
@@ -21,7 +22,7 @@ from backline.backends import quantized as backend
 from backline.engine import plan_caches
 from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import capability, quantized_engines
-from backline.libraries.onednn import int8_sums
+from backline.libraries.onednn import int8_gemm, int8_sums
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
 from backline.problems.op_registry import operations
@@ -542,7 +543,7 @@ def test_explain_and_problems_as_text() -> None:
         "quantized.conv2d i8 2x4x5x5 6x2x3x3 engine=x86 groups=2 padding=1,0 stride=2,2",
     ):  # fmt: skip
         problem = Problem.parse(key)
-        assert problem.key == key and [a.name for a in algorithms("onednn", problem, 1)] == ["int8"]
+        assert problem.key == key and [a.name for a in algorithms("onednn", problem, 1)] == ["int8", "int8_gemm"]
     x, (packed, _) = q.QArray(np.zeros((2, 4), np.uint8), 1.0), both(q.linear_prepack, "x86", q.quantize_weights(np.eye(4)))
     asked = backline.explain(q.linear, x, packed, 0.5, 1)
     assert asked.library == "onednn" and "same bits" in str(asked) and asked.problem.key == "quantized.linear u8 2x4 4x4 engine=x86"
@@ -594,3 +595,39 @@ def test_images_in_parts_have_the_integers_of_all_at_once(
     wanted = q.conv2d(x, reference, 0.2, 9).int_repr
     for found in results:
         np.testing.assert_array_equal(found, wanted)
+
+
+@exact
+@pytest.mark.parametrize("seed", range(12))
+def test_images_whose_channels_are_groups(seed: int) -> None:
+    """By oneDNN's primitive and by a loop of ours, in one part and in several, whatever the layout."""
+    rng = np.random.default_rng([int(os.environ.get("BACKLINE_TEST_SEED", "0")), seed])
+    dtype, last = KINDS[seed % 2], bool(seed // 2 % 2)
+    channels = (2, 3, 17, 64, 100)[rng.integers(5)]
+    kernel, stride, padding, dilation = (tuple(int(n) for n in rng.integers(low, high, 2)) for low, high in ((1, 6), (1, 4), (0, 4), (1, 3)))
+    size = (int(rng.integers(11, 40)), int(rng.integers(11, 40)))
+    x = activations(rng, (int(rng.integers(1, 4)), channels, *size), dtype, last)
+    w = weights(rng, (channels, 1, *kernel), zeros=seed == 5)
+    packed, reference = both(q.conv2d_prepack, "onednn", w, biases(rng, channels, x, w), stride, padding, dilation, channels)
+    wanted = q.conv2d(x, reference, 0.7, 3).int_repr
+    found = by_each("conv2d", libraries.get("onednn"), x, packed, 0.7, 3)
+    same(found, wanted)
+    assert (seed == 5) is not any("int8_gemm" in what for what, _ in found)
+
+
+@exact
+@pytest.mark.parametrize("dtype", KINDS)
+def test_products_without_a_primitive_share_blocks(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few rows, of linear layers and of convolutions, divided among threads: the integers are the same."""
+    monkeypatch.setattr(int8_gemm, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(int8_gemm, "LEAST_POINTS", 8)
+    monkeypatch.setattr(driven, "INT8_THREAD_FLOPS", 0)
+    rng = np.random.default_rng(9)
+    x, w = activations(rng, (67, 33), dtype), weights(rng, (21, 33))
+    packed, reference = both(q.linear_prepack, "onednn", w, biases(rng, 21, x, w))
+    same(by_each("linear", libraries.get("onednn"), x, packed, 2.5, 3), q.linear(x, reference, 2.5, 3).int_repr)
+    for groups, last, size in ((1, False, 3), (2, True, 3), (3, False, 1), (12, True, 3), (12, False, 2)):
+        images = activations(rng, (3, 12, 9, 11), dtype, last)
+        w = weights(rng, (12, 12 // groups, size, size))
+        kernel, plain = both(q.conv2d_prepack, "x86", w, biases(rng, 12, images, w), 1, size // 2, 1, groups)
+        same(by_each("conv2d", libraries.get("onednn"), images, kernel, 2.0, 5), q.conv2d(images, plain, 2.0, 5).int_repr)

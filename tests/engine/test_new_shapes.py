@@ -126,6 +126,11 @@ def problems() -> Iterator[Problem]:
         for dtype in ("f32", "f64", "c64", "bf16"):
             for shapes in (f"{size}x{size} {size}x{size}", f"1x{size} {size}x8", f"6x{size}x{size} 6x{size}x{size}"):
                 yield Problem.parse(f"matmul {dtype} {shapes}")
+    for steps, batch, n in ((3, 2, 8), (20, 4, 32), (40, 16, 128)):
+        for op, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
+            states = " ".join([f"1x{batch}x{n}"] * (1 + (op == "lstm")))
+            for dtype in ("f32", "f64", "bf16"):
+                yield Problem.parse(f"{op} {dtype} {steps}x{batch}x{n} {states} {gates * n}x{n} {gates * n}x{n} {gates * n} {gates * n}")
 
 
 @pytest.mark.parametrize("threads", [1, 2])

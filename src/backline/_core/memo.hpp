@@ -58,9 +58,8 @@ class OwnMemo {
         std::vector<int64_t> words;
         PyObject *plan, *snapshot;
     };
-    using Garbage = std::vector<PyObject *>;
     Entry *entry_for(const Signature &signature, uint64_t hash);
-    void refresh(Garbage &garbage);
+    void refresh(std::vector<PyObject *> &garbage);
 
     StateLock lock_;
     std::vector<Entry> entries_;

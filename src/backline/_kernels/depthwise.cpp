@@ -3,6 +3,7 @@
 #include "convolution.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
+#include "targets.hpp"
 
 #include <cmath>
 #include <utility>
@@ -280,11 +281,42 @@ void depthwise_points_item(const Geometry *g, const char *image, const char *wei
     TypedVersions<DepthwisePoints>::table[g->level][g->item == 8](*g, image, weights, to, first, count);
 }
 
+// Sums of a convolution of bytes with channels last, one feature for each channel; what is padded has the value of the zero point.
+// The weights lie tap by tap.
+template <class T>
+BACKLINE_INLINE void byte_points(const Geometry &g, const T *image, const int8_t *weights, int32_t *sums, int64_t first,
+                                 int64_t count, int32_t zero) {
+    const int64_t channels = g.channels;
+    Point p(g, first);
+    for (int64_t i = 0; i < count; ++i, p.next(g), sums += channels) {
+        std::fill(sums, sums + channels, 0);
+        const int8_t *tap = weights;
+        for (int64_t ky = 0; ky < g.kernel[1]; ++ky)
+            for (int64_t kx = 0; kx < g.kernel[2]; ++kx, tap += channels) {
+                const int64_t iy = place(g, 1, p.y, ky), ix = place(g, 2, p.x, kx);
+                if (within(g, 1, iy) && within(g, 2, ix)) {
+                    const T *seen = image + iy * g.step[1] + ix * g.step[2];
+                    for (int64_t c = 0; c < channels; ++c) sums[c] += int32_t(seen[c]) * int32_t(tap[c]);
+                } else {
+                    for (int64_t c = 0; c < channels; ++c) sums[c] += zero * int32_t(tap[c]);
+                }
+            }
+    }
+}
+
+template <class T>
+void depthwise_bytes(const Geometry *g, const T *image, const int8_t *weights, int32_t *sums, int64_t first, int64_t count,
+                     const int32_t *zero) {
+    Versions<byte_points<T>>::table[g->level](*g, image, weights, sums, first, count, *zero);
+}
+
 }  // namespace
 
 int add_depthwise(PyObject *, PyObject *addresses) {
     return add_kernels(addresses, {kernel("depthwise_rows", depthwise_rows_item),
-                                   kernel("depthwise_points", depthwise_points_item)});
+                                   kernel("depthwise_points", depthwise_points_item),
+                                   kernel("depthwise_uint8", depthwise_bytes<uint8_t>),
+                                   kernel("depthwise_int8", depthwise_bytes<int8_t>)});
 }
 
 }  // namespace backline

@@ -22,26 +22,33 @@ inline void copy_line(char *to, const char *from, int64_t bytes) {
     } else if (bytes >= 16) {
         for (int64_t i = 0; i + 16 <= bytes; i += 16) std::memcpy(to + i, from + i, 16);
         std::memcpy(to + bytes - 16, from + bytes - 16, 16);
+    } else if (sizeof(T) < 8 && bytes >= 8) {  // two words that overlap
+        const uint64_t first = load<uint64_t>(from), last = load<uint64_t>(from + bytes - 8);
+        store(to, first), store(to + bytes - 8, last);
     } else {
         for (int64_t i = 0; i < bytes; i += int64_t(sizeof(T))) store(to + i, load<T>(from + i));
     }
 }
 
+// What stands for the padding: zeros, or of bytes the one that their zero point is.
 template <class T>
-inline void zero_line(char *to, int64_t bytes) {
+inline void pad_line(char *to, int64_t bytes, uint8_t byte) {
+    T one{};
+    if constexpr (sizeof(T) == 1) one = T(byte);
+    const int value = sizeof(T) == 1 ? byte : 0;
     if (bytes > 256) {
-        std::memset(to, 0, size_t(bytes));
+        std::memset(to, value, size_t(bytes));
     } else if (bytes >= 16) {
-        for (int64_t i = 0; i + 16 <= bytes; i += 16) std::memset(to + i, 0, 16);
-        std::memset(to + bytes - 16, 0, 16);
+        for (int64_t i = 0; i + 16 <= bytes; i += 16) std::memset(to + i, value, 16);
+        std::memset(to + bytes - 16, value, 16);
     } else {
-        for (int64_t i = 0; i < bytes; i += int64_t(sizeof(T))) store(to + i, T{});
+        for (int64_t i = 0; i < bytes; i += int64_t(sizeof(T))) store(to + i, one);
     }
 }
 
 // One row for each (channel, tap), in it the points first .. first + count.
 template <class T>
-void spread_rows(const Geometry &g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+void spread_rows(const Geometry &g, const char *image, char *to, int64_t channels, int64_t first, int64_t count, uint8_t pad = 0) {
     constexpr int64_t size = sizeof(T);
     const int64_t step = g.stride[2] * g.step[2];
     const Point start(g, first);
@@ -56,7 +63,7 @@ void spread_rows(const Geometry &g, const char *image, char *to, int64_t channel
                         const int64_t iz = place(g, 0, p.z, kz), iy = place(g, 1, p.y, ky);
                         int64_t from = std::clamp(inside.from, x, x + n), end = std::clamp(inside.to, from, x + n);
                         if (!within(g, 0, iz) || !within(g, 1, iy)) from = end = x + n;
-                        zero_line<T>(to, (from - x) * size);
+                        pad_line<T>(to, (from - x) * size, pad);
                         char *line = to + (from - x) * size;
                         if (end > from) {
                             const char *source = image + c * g.step_channel + iz * g.step[0] + iy * g.step[1] +
@@ -68,7 +75,7 @@ void spread_rows(const Geometry &g, const char *image, char *to, int64_t channel
                                     store(line + i * size, load<T>(source + i * step));
                             }
                         }
-                        zero_line<T>(to + (end - x) * size, (x + n - end) * size);
+                        pad_line<T>(to + (end - x) * size, (x + n - end) * size, pad);
                         to += n * size;
                         left -= n;
                     }
@@ -77,7 +84,7 @@ void spread_rows(const Geometry &g, const char *image, char *to, int64_t channel
 
 // One row for each point first .. first + count, in it every (tap, channel).
 template <class T>
-void spread_points(const Geometry &g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+void spread_points(const Geometry &g, const char *image, char *to, int64_t channels, int64_t first, int64_t count, uint8_t pad = 0) {
     constexpr int64_t size = sizeof(T);
     const int64_t run = channels * size;
     const bool dense = g.step_channel == size;
@@ -89,7 +96,7 @@ void spread_points(const Geometry &g, const char *image, char *to, int64_t chann
             for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
                 int64_t iz = place(g, 0, p.z, kz), iy = place(g, 1, p.y, ky), ix = place(g, 2, p.x, 0);
                 if (!within(g, 0, iz) || !within(g, 1, iy)) {
-                    zero_line<T>(to, g.kernel[2] * run);
+                    pad_line<T>(to, g.kernel[2] * run, pad);
                     to += g.kernel[2] * run;
                     continue;
                 }
@@ -97,9 +104,9 @@ void spread_points(const Geometry &g, const char *image, char *to, int64_t chann
                 if (rows) {
                     int64_t from = std::clamp<int64_t>(-ix, 0, g.kernel[2]);
                     int64_t end = std::clamp<int64_t>(g.image[2] - ix, from, g.kernel[2]);
-                    zero_line<T>(to, from * run);
+                    pad_line<T>(to, from * run, pad);
                     copy_line<T>(to + from * run, line + (ix + from) * run, (end - from) * run);
-                    zero_line<T>(to + end * run, (g.kernel[2] - end) * run);
+                    pad_line<T>(to + end * run, (g.kernel[2] - end) * run, pad);
                     to += g.kernel[2] * run;
                     continue;
                 }
@@ -107,7 +114,7 @@ void spread_points(const Geometry &g, const char *image, char *to, int64_t chann
                     int64_t at = place(g, 2, p.x, kx);
                     const char *source = line + at * g.step[2];
                     if (!within(g, 2, at)) {
-                        zero_line<T>(to, run);
+                        pad_line<T>(to, run, pad);
                     } else if (dense) {
                         copy_line<T>(to, source, run);
                     } else {
@@ -189,6 +196,43 @@ void finish_rows(const Finish &f, char *data, const char *bias, int64_t rows, in
     }
 }
 
+// Rows of bytes as columns, eight by eight: images with channels first as those with channels last, and back.
+struct Square {
+    uint64_t rows[8];
+
+    // Exchanges what lies across the diagonal, in blocks of so many bits and rows.
+    template <int Bits, int Rows>
+    void exchange(uint64_t low) {
+        for (int i = 0; i < 8; ++i) {
+            if (i & Rows) continue;
+            const uint64_t a = rows[i], b = rows[i + Rows];
+            rows[i] = (a & low) | ((b & low) << Bits);
+            rows[i + Rows] = ((a >> Bits) & low) | (b & ~low);
+        }
+    }
+    void turn() {
+        exchange<32, 4>(0x00000000FFFFFFFF);
+        exchange<16, 2>(0x0000FFFF0000FFFF);
+        exchange<8, 1>(0x00FF00FF00FF00FF);
+    }
+};
+
+void turn_bytes(const uint8_t *from, uint8_t *to, int64_t rows, int64_t columns, int64_t step_from, int64_t step_to) {
+    const int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+    for (int64_t j = 0; j < whole_columns; j += 8) {
+        for (int64_t i = 0; i < whole_rows; i += 8) {
+            Square block;
+            for (int k = 0; k < 8; ++k) std::memcpy(&block.rows[k], from + (i + k) * step_from + j, 8);
+            block.turn();
+            for (int k = 0; k < 8; ++k) std::memcpy(to + (j + k) * step_to + i, &block.rows[k], 8);
+        }
+        for (int64_t i = whole_rows; i < rows; ++i)
+            for (int64_t k = j; k < j + 8; ++k) to[k * step_to + i] = from[i * step_from + k];
+    }
+    for (int64_t j = whole_columns; j < columns; ++j)
+        for (int64_t i = 0; i < rows; ++i) to[j * step_to + i] = from[i * step_from + j];
+}
+
 // What plans call ------------------------------------------------------------------------------------------------------
 
 // run(T{}) for the element type of so many bytes, which is only moved, and for one that is computed with.
@@ -218,6 +262,17 @@ void im2col_points(const Geometry *g, const char *image, char *to, int64_t chann
     by_size(g->item, [&](auto element) { spread_points<decltype(element)>(*g, image, to, channels, first, count); });
 }
 
+// The same of bytes, where the zero point stands for what is padded.
+void im2col_byte_rows(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count,
+                      const int32_t *zero) {
+    spread_rows<uint8_t>(*g, image, to, channels, first, count, uint8_t(*zero));
+}
+
+void im2col_byte_points(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count,
+                        const int32_t *zero) {
+    spread_points<uint8_t>(*g, image, to, channels, first, count, uint8_t(*zero));
+}
+
 void im2col_add(const Geometry *g, const char *columns, char *image, int64_t channels) {
     by_type(g->type, [&](auto element) { add_rows<decltype(element)>(*g, columns, image, channels); });
 }
@@ -231,6 +286,9 @@ void im2col_finish(const Finish *f, char *data, const char *bias, int64_t rows, 
 int add_im2col(PyObject *, PyObject *addresses) {
     return add_kernels(addresses, {kernel("im2col_rows", im2col_rows),
                                    kernel("im2col_points", im2col_points),
+                                   kernel("im2col_byte_rows", im2col_byte_rows),
+                                   kernel("im2col_byte_points", im2col_byte_points),
+                                   kernel("turn_bytes", turn_bytes),
                                    kernel("im2col_add", im2col_add),
                                    kernel("im2col_finish", im2col_finish)});
 }

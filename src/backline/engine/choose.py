@@ -42,7 +42,7 @@ from .device_leader import device_leader
 from .leader import Leader, allowed_threads, forbids, leader, threads_of
 from .tuning import coverage, deciding_record, learned, record_store
 
-__all__ = ["NOT_LOADED", "able", "algorithms_of", "choice_of", "choose", "eligible", "plan_for", "planner", "prepared"]
+__all__ = ["NOT_LOADED", "able", "algorithms_of", "choice_of", "choose", "eligible", "plan_for", "planner", "prepared", "renewed"]
 
 NOT_LOADED = "not loaded"  # begins the reason of a library that was not asked
 
@@ -355,16 +355,18 @@ def _conforming(able: list[Algorithm], problem: Problem, level: str, snapshot: A
     return kept
 
 
-def plan_for(problem: Problem) -> Any:
+def plan_for(problem: Problem, outgrown: bool | None = None) -> Any:
     """The Plan for a Problem under the switches that hold here.
 
-    An algorithm that cannot be prepared makes room for the next.
+    An algorithm that cannot be prepared makes room for the next. Those who keep Plans of their own say whether one for few calls
+    is `outgrown`.
     """
     if thread_team.forked():
         refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (spawn has more)")
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
-    early = _at_first_sight(problem, snapshot) if {problem.family, problem.op} & first_sights.CONCERNED else None
+    concerned = outgrown is not None or {problem.family, problem.op} & first_sights.CONCERNED
+    early = _at_first_sight(problem, snapshot, bool(outgrown)) if concerned else None
     if early is not None:
         return early
     failed: dict[str, str] = {}
@@ -387,12 +389,18 @@ def plan_for(problem: Problem) -> Any:
         return verbose_scopes.around(plan, libraries.get(algorithm.library), snapshot)
 
 
-def _at_first_sight(problem: Problem, snapshot: Any) -> Any:
+def renewed(plan: Any) -> Any:
+    """Returns the Plan, or where it has run as often as it lasts, the one that takes its place; for those who keep Plans."""
+    outgrown = isinstance(plan, _core.PreparedCall) and 0 < plan.lasts <= plan.runs
+    return plan_for(plan.choice.problem, outgrown) if outgrown else plan
+
+
+def _at_first_sight(problem: Problem, snapshot: Any, outgrown: bool) -> Any:
     """The Plan for a shape that may never come again, if there is one that is made sooner than the best; else None.
 
     After so many calls that the best is worth its time, the engine is asked again; for a Plan in Python at each call until then.
     """
-    found = first_sights.at_first_sight(problem, snapshot, planner)
+    found = first_sights.at_first_sight(problem, snapshot, planner, outgrown)
     if found is None:
         return None
     try:
@@ -401,7 +409,10 @@ def _at_first_sight(problem: Problem, snapshot: Any) -> Any:
         return None  # whoever asks without haste is told why
     if isinstance(plan, _core.PreparedCall):
         plan.lasts = min(found.passed.values())
-        first_sights.counts_itself(problem)
+        if not problem.packed:
+            first_sights.counts_itself(problem, snapshot)
+    elif problem.packed:
+        return None  # its layer would keep it
     plan.choice = choice_of(problem, found, snapshot)
     return verbose_scopes.around(plan, libraries.get(found.algorithm.library), snapshot)
 

@@ -39,7 +39,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
 
     Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
-    Where shapes keep `changing`, those are passed over whose plans are for one.
+    Where shapes keep `changing`, those are passed over whose plans are for one; unless calls are to give the same bits again.
     """
     kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
     if not kind.ranked or overrides.registered(problem.op, overrides.KEYS["cpu"]):
@@ -47,6 +47,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
     threads = threads_of(snapshot)
     if kind.learns and (changing or learned.find(problem, threads, snapshot) is not None):
         return None
+    changing = changing and not kind.repeats
     packs = ranking.packs(problem) if problem.packed or problem.family == "quantized" else ""
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
     chosen, best, dtype = None, None, short(problem.dtype)
@@ -60,10 +61,13 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
             continue
         try:
             handler = library.handlers.get(type(problem))
+            many = allowed_threads(library, threads, snapshot)
             if changing and handler is not None and handler.waits(problem):
                 passed[name] = handler.one_shape
-                continue
-            for found in library.algorithms(problem, allowed_threads(library, threads, snapshot), *planner_for(library, planner)):
+                listed = () if handler.soon is None else handler.soon(library.context(planner), problem, many)
+            else:
+                listed = library.algorithms(problem, many, *planner_for(library, planner))
+            for found in listed:
                 if isinstance(found, Refusal) or not kind.conforms(found) or forbids(found, snapshot)[0]:
                     continue
                 if errata.concerning(library, problem.op, dtype, found.name) and errata.refusal(library, problem, found):

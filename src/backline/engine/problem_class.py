@@ -25,7 +25,7 @@ MOST = 256  # classes that are kept; beyond, all are found anew
 ORDERS = 1024  # of the libraries, likewise, of each class
 
 # Families in which the ranking orders algorithms, after what switches say of attention kernels.
-BY_RANK = ("attention", "conv", "fft", "linalg", "matmul", "neural", "quantized")
+BY_RANK = ("attention", "conv", "fft", "linalg", "matmul", "neural", "quantized", "rnn")
 HALF_ATTENTION = "cuda.fp16_bf16_reduction_math_sdp"  # permits what comes before any place of a ranking
 
 Bound = tuple[bool, int, int, int, int]
@@ -49,6 +49,8 @@ class ProblemClass:
         Libraries among `names` that no switch refuses.
     learns
         Whether real calls are timed, to learn from.
+    repeats
+        Whether a switch asks that calls give the same bits again: what runs the first ones runs all.
     """
 
     def __init__(self, family: str, op: str, dtype: np.dtype[Any], device: str, snapshot: Any) -> None:
@@ -86,6 +88,7 @@ class ProblemClass:
         self.learns = snapshot["benchmark"] == "online"
         some = (Algorithm(library=name, name="") for name in policy.DETERMINISTIC if name in self.names)
         self._levels = {a.library: policy.determinism(a, sample, level, snapshot)[0] for a in some}
+        self.repeats = level != "off" or any(asked != "off" for asked in self._levels.values())
         self._told: tuple[Any, Told] | None = None
         self._too_coarse: set[str] = set()  # keys of algorithms; the precision of one is the same for all Problems of a class
         # What the user names runs, however many digits it loses.

@@ -198,20 +198,22 @@ class Handler(Record):
         where Plans hold nothing of the kind.
     one_shape_flops
         Operations of the largest Problem for which that holds: calls of a larger one take longer elsewhere than its Plan.
-    one_shape_ops
-        Operations for which that holds; empty for all.
+    one_shape_if
+        Tells whether that holds for a Problem.
+    soon
+        As `algorithms`, those alone whose Plans are made soon; None where the library has none.
     """
 
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
     prepare: Callable[[Any, Any, Algorithm], Any]
     one_shape: int = 0
     one_shape_flops: float = math.inf
-    one_shape_ops: tuple[str, ...] = ()
+    one_shape_if: Callable[[Any], bool] = lambda problem: True
+    soon: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]] | None = None
 
     def waits(self, problem: Problem) -> bool:
         """Tells whether a Problem is passed over where shapes keep changing."""
-        of_these = not self.one_shape_ops or problem.op in self.one_shape_ops
-        return bool(self.one_shape) and of_these and problem.flops <= self.one_shape_flops
+        return bool(self.one_shape) and problem.flops <= self.one_shape_flops and self.one_shape_if(problem)
 
     @classmethod
     def plain(
@@ -291,7 +293,11 @@ class Library(Availability):
             return self._row
         row = registry.find(self.name) or registry.LibraryInfo(self.name)
         return row.replaced(
-            title=self.title, switch=self.switch, families=self.families, devices=self.devices, kernels=self.kernels,
+            title=self.title,
+            switch=self.switch,
+            families=self.families,
+            devices=self.devices,
+            kernels=self.kernels,
             engines=self.engines,
         )
 

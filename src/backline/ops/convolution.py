@@ -13,6 +13,7 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from .. import _core
+from ..engine.choose import renewed
 from ..libraries import host_arrays
 from ..libraries.array_kinds import kind_of
 from ..problems.conv_problem import ConvProblem
@@ -36,6 +37,8 @@ class UnbatchedPlan:
         self.choice = plan.choice
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.plan = renewed(self.plan)
+        self.choice = self.plan.choice
         arrays = [a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)]
         result = self.plan(*(a[None] if a.ndim == self.rank + 1 else a for a in arrays))
         out = kwargs.get("out")
@@ -56,7 +59,9 @@ def _convolution(name: str) -> Callable[[Callable[P, ConvProblem]], Callable[P, 
 
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             plan = batched.resolve(args, kwargs)
-            return UnbatchedPlan(plan, rank) if single(args, kwargs) else plan
+            if not single(args, kwargs):
+                return plan
+            return (UnbatchedPlan(plan[0], rank),) if isinstance(plan, tuple) else UnbatchedPlan(plan, rank)
 
         def general(*args: Any, **kwargs: Any) -> Any:
             result = host_arrays.call(op, args, kwargs)

@@ -144,9 +144,16 @@ class Layer:
         return arguments
 
     def resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        plan = plan_for(self.problem(args, kwargs))
+        problem = self.problem(args, kwargs)
+        plan = plan_for(problem, self._outgrown(problem))
         input = args[0] if args else kwargs["input"]
         return UnbatchedPlan(plan, self.rank) if self.rank and input.ndim == self.rank + 1 else plan
+
+    def _outgrown(self, problem: Problem) -> bool:
+        """Tells whether a plan for few calls of a Problem has run as often as it lasts."""
+        owner = self.owner()
+        plans = [] if owner is None else [p for p in owner.own_plans() if isinstance(p, _core.PreparedCall)]
+        return any(0 < p.lasts <= p.runs and p.choice.problem == problem for p in plans)
 
     def general(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a call that cannot be memoised as it is: with plain arrays it can, or building its Problem raises."""

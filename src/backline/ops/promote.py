@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _core, switches
-from ..engine.choose import plan_for
+from ..engine.choose import plan_for, renewed
 from ..errors import BacklineError, BadType
 from ..libraries import host_arrays
 from ..libraries.array_kinds import kind_of
@@ -53,6 +53,10 @@ class ConvertedPlan:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         dtypes = iter(self.dtypes)
+        plan = renewed(self.plan)
+        if plan is not self.plan:
+            self.choice = replace(plan.choice, problem=self.choice.problem)
+            self.plan = plan
 
         def one(value: Any) -> Any:
             if _is_array(value):
@@ -227,4 +231,3 @@ def _converted(
 
     made = [one(name, name, value) for name, value in _named(names, args, kwargs)]
     return tuple(made[: len(args)]), dict(zip(kwargs, made[len(args) :], strict=True))
-

@@ -19,7 +19,7 @@ from ...problems.memory_layout import batch_offsets, contiguous_strides
 from ..reference.reference_conv import result_order
 from .vector_level import vector_level
 
-__all__ = ["ConvSteps", "cut", "same", "uniform"]
+__all__ = ["ConvSteps", "cut", "geometry_words", "same", "uniform"]
 
 
 def uniform(offsets: Sequence[int]) -> int | tuple[int, ...]:
@@ -44,6 +44,19 @@ def cut(total: int, size: int) -> list[tuple[int, int]]:
 
 def _three(values: Sequence[int], missing: int) -> tuple[int, ...]:
     return (*[missing] * (3 - len(values)), *values)
+
+
+def geometry_words(
+    item: int, channels: int, image: Sequence[int], kernel: Sequence[int], points: Sequence[int], stride: Sequence[int],
+    dilation: Sequence[int], before: Sequence[int], strides: Sequence[int], *, kind: int = 0, keep: bool = False,
+    features: int = 1, step: int = 0,
+) -> bytes:  # fmt: skip
+    """The Geometry of convolution.hpp: `strides` are those of the images in bytes, `step` those of a result."""
+    words = [
+        item, kind, channels, *_three(image, 1), *_three(kernel, 1), *_three(points, 1), *_three(stride, 1),
+        *_three(dilation, 1), *_three(before, 0), strides[1], *_three(strides[2:], 0), int(keep), vector_level(), features, step,
+    ]  # fmt: skip
+    return struct.pack(f"<{len(words)}q", *words)
 
 
 class ConvSteps:
@@ -131,12 +144,10 @@ class ConvSteps:
         """Returns the mapping between kernel taps, output points and image elements, packed as im2col.cpp reads it."""
         p = self.p
         before = [pair[0] for pair in p.padding]
-        words = [
-            self.item, self.kind, channels, *_three(image, 1), *_three(p.kernel, 1), *_three(points, 1), *_three(p.stride, 1),
-            *_three(p.dilation, 1), *_three(before, 0), strides[1], *_three(strides[2:], 0), int(keep),
-            vector_level(), p.features // max(p.channels, 1), self.steps[-1] if self.last else self.steps[1],
-        ]  # fmt: skip
-        return self.b.constant(struct.pack(f"<{len(words)}q", *words))
+        return self.b.constant(geometry_words(
+            self.item, channels, image, p.kernel, points, p.stride, p.dilation, before, strides, kind=self.kind, keep=keep,
+            features=p.features // max(p.channels, 1), step=self.steps[-1] if self.last else self.steps[1],
+        ))  # fmt: skip
 
     def finish(self, target: Pointer, bias: Sequence[int], rows: Any, columns: Any) -> None:
         """Bias and activation of a block of the result; `bias` holds the first feature of every item."""

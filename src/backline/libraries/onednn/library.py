@@ -27,7 +27,7 @@ from ..probing.probe_cache import prove_by_class
 from . import abi
 from .int8_sums import Packing, packing, quantized_refusal
 from .onednn_conv import conv_algorithms, prepare_conv
-from .onednn_int8 import prepare_quantized, quantized_algorithms
+from .onednn_int8 import prepare_quantized, quantized_algorithms, soon_prepared
 from .onednn_layers import neural_algorithms, prepare_neural
 from .onednn_layers_grad import GRADIENTS, gradient_algorithms, prepare_gradient
 from .onednn_products import prepare_product, product_algorithms
@@ -40,8 +40,13 @@ OLDEST, NEWEST = (3, 2), (3, 99)
 # Where shapes keep changing: calls of one after which a convolution is worth the millisecond that compiling its kernels takes,
 # and operations of one that is worth it at once.
 CONV_COMPILED_AFTER, CONV_COMPILED_FLOPS = 16, 1e8
-# The same of pooling, which NumPy runs without a plan.
+# The same of layers that NumPy runs without a plan.
+WAITING_LAYERS = ("max_pool", "avg_pool", "layer_norm_grad", "batch_norm_train_grad")
 POOL_COMPILED_AFTER, POOL_COMPILED_FLOPS = 4, 6e4
+# Of int8, whose products without a primitive take two or three times as long.
+INT8_COMPILED_AFTER, INT8_COMPILED_FLOPS = 8, 5e7
+# And of recurrent networks, which are products otherwise.
+RNN_COMPILED_FLOPS = 1e7
 NO_THREADS = "which takes no thread count for one call"
 # Not just an installation: the wheel `onednn` writes its file over that of `onednn-cpu-gomp`, which pip then takes for installed.
 REINSTALL = "pip install --force-reinstall --no-deps onednn-cpu-gomp brings a build on OpenMP"
@@ -66,22 +71,38 @@ def _prepare_layer(engine: Engine, problem: NeuralProblem, algorithm: Algorithm)
     return (prepare_gradient if problem.op in GRADIENTS else prepare_neural)(engine, problem, algorithm)
 
 
+# Packed weights are brought into an order of the kernel's own, for each shape.
+PRODUCTS = Handler(
+    product_algorithms,
+    prepare_product,
+    one_shape=CONV_COMPILED_AFTER,
+    one_shape_flops=CONV_COMPILED_FLOPS,
+    one_shape_if=lambda p: p.packed,
+)
+
+
 class OneDNN(FileLibrary):
     """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
 
     handlers: ClassVar = {
-        MatmulProblem: Handler(product_algorithms, prepare_product),
-        LinearProblem: Handler(product_algorithms, prepare_product),
+        MatmulProblem: PRODUCTS,
+        LinearProblem: PRODUCTS,
         ConvProblem: Handler(conv_algorithms, prepare_conv, one_shape=CONV_COMPILED_AFTER, one_shape_flops=CONV_COMPILED_FLOPS),
         NeuralProblem: Handler(
             _layer_algorithms,
             _prepare_layer,
             one_shape=POOL_COMPILED_AFTER,
             one_shape_flops=POOL_COMPILED_FLOPS,
-            one_shape_ops=("max_pool", "avg_pool"),
+            one_shape_if=lambda p: p.op in WAITING_LAYERS,
         ),
-        RnnProblem: Handler(rnn_algorithms, prepare_rnn),
-        QuantizedProblem: Handler(quantized_algorithms, prepare_quantized),
+        RnnProblem: Handler(rnn_algorithms, prepare_rnn, one_shape=CONV_COMPILED_AFTER, one_shape_flops=RNN_COMPILED_FLOPS),
+        QuantizedProblem: Handler(
+            quantized_algorithms,
+            prepare_quantized,
+            one_shape=INT8_COMPILED_AFTER,
+            one_shape_flops=INT8_COMPILED_FLOPS,
+            soon=soon_prepared,
+        ),
     }
 
     def __init__(self) -> None:

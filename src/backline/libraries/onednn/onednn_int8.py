@@ -10,9 +10,9 @@ packed: plans get them with each call.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from math import gcd, prod
+from itertools import product as every
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,23 +22,24 @@ from ...native import thread_team
 from ...native.plan_builder import Pointer, shift
 from ...problems.quantized_problem import QuantizedProblem
 from ..base import Algorithm, PythonPlan, Refusal
-from ..kernels.vector_level import vector_level
+from ..kernels.conv_steps import cut, same, uniform
 from ..reference import reference_quantized
 from ..reference.reference_requantize import FLOAT32
 from . import abi
+from .int8_gemm import GEMM, gemm_algorithms, prepare_gemm
+from .int8_results import SMALL_FLOPS, finish_for
 from .int8_sums import MOST_TERMS, S8, S32, numpy_order, order_for, padded, quantized_refusal, run_once, sums_of
 from .onednn_products import THREAD_FLOPS, is_reference
 from .plan_writer import Execution, Place, Writer, dense_strides, image_strides
 from .primitives import Desc, Engine, PrimitiveDesc, why
 
-__all__ = ["ENGINES", "prepare_quantized", "quantized_algorithms"]
+__all__ = ["ENGINES", "prepare_quantized", "quantized_algorithms", "soon_prepared"]
 
 ENGINES = ("x86", "onednn", *FLOAT32)
-ROUNDINGS = {"fbgemm": 1, "qnnpack": 2}  # of requantize.hpp; 0 for the others, which round exactly
 # Integers are done several times as fast as real numbers.
-INT8_THREAD_FLOPS, INT8_SMALL_FLOPS = 4 * THREAD_FLOPS, 2.4e5
+INT8_THREAD_FLOPS = 4 * THREAD_FLOPS
 SHARE = 1 << 15  # sums that are worth a thread to bring them to their scale
-VECTOR, LONG_ROW = 16, 512  # sums that are done at once, and of a row
+TURNED = 1 << 16  # bytes that are worth one to copy them
 # Bytes of sums that stay in a cache until they are brought to their scale: images are done in parts of at most about so many.
 CACHED = 1 << 19
 
@@ -54,29 +55,41 @@ def quantized_algorithms(engine: Engine, p: QuantizedProblem, threads: int) -> I
     if p.empty:
         yield Algorithm(library="onednn", name="empty", level="threads", basis="construction", note="nothing to multiply")
         return
-    many = threads if p.flops >= INT8_THREAD_FLOPS else 1
+    many, isa, how = _ways(engine, p, threads)
     try:
         kernel = engine.describe(_Layer, p, many).kernel.implementation
     except RuntimeError as error:
         yield Refusal("onednn", "int8", why(error, f"this {p.op}"))
-        return
-    note = f"{kernel}: its reference code, slow" if is_reference(kernel) else kernel
-    if p.engine in FLOAT32:
-        note += f"; {FLOAT32[p.engine]}"
-    isa = "avx512" if engine.isa & abi.Isa.AVX512_VNNI else "avx2"
-    # Sums of integers are the same in any order.
-    if many > 1:
-        yield Algorithm(
-            library="onednn", name="int8", threads=many, scaled=True, level="threads", basis="construction", pool=engine.pool,
-            note=note, isa=isa,
-        )  # fmt: skip
-    yield Algorithm(library="onednn", name="int8", level="threads", basis="construction", note=note, isa=isa)
+    else:
+        note = f"{kernel}: its reference code, slow{how}" if is_reference(kernel) else kernel + how
+        # Sums of integers are the same in any order.
+        if many > 1:
+            yield Algorithm(
+                library="onednn", name="int8", threads=many, scaled=True, level="threads", basis="construction",
+                pool=engine.pool, note=note, isa=isa,
+            )  # fmt: skip
+        yield Algorithm(library="onednn", name="int8", level="threads", basis="construction", note=note, isa=isa)
+    yield from gemm_algorithms(engine, p, many, isa, how)
+
+
+def soon_prepared(engine: Engine, p: QuantizedProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Those of them whose plans are made soon."""
+    if not p.empty and not _refusal(engine, p):
+        yield from gemm_algorithms(engine, p, *_ways(engine, p, threads))
+
+
+def _ways(engine: Engine, p: QuantizedProblem, threads: int) -> tuple[int, str, str]:
+    """Returns the threads that are worth it, the instructions needed, and what a note says of results."""
+    many = threads if p.flops >= INT8_THREAD_FLOPS else 1
+    return many, "avx512" if engine.isa & abi.Isa.AVX512_VNNI else "avx2", f"; {FLOAT32[p.engine]}" if p.engine in FLOAT32 else ""
 
 
 def prepare_quantized(engine: Engine, p: QuantizedProblem, algorithm: Algorithm) -> Any:
-    """The plan of an Algorithm that `quantized_algorithms` listed."""
+    """The plan of an Algorithm that `quantized_algorithms` or `soon_prepared` listed."""
     if algorithm.name == "empty":
         return PythonPlan(reference_quantized.plan(p))
+    if algorithm.name == GEMM:
+        return prepare_gemm(engine, p, algorithm)
     with engine.threads(algorithm.threads):
         return engine.described(_Layer, p, algorithm.threads).plan()
 
@@ -108,7 +121,6 @@ class _Layer:
         self.outs, self.rows = p.outs, prod(p.result) // p.outs
         self.conv = p.op == "quantized.conv2d"
         self.real = p.op == "quantized.linear_dynamic"
-        self.narrow = p.engine in FLOAT32
         # Where a kernel has no such order for this number of threads, and would be slow, it gets weights in its own.
         self.parts, self.shares = self._image_parts()
         self.kernel = self._sums(self.order.desc)
@@ -142,16 +154,13 @@ class _Layer:
     def plan(self) -> Any:
         p = self.p
         self.w = Writer(self.engine, p, self.threads, self.shares if self.shares > 1 else 0)
-        layer = self._constants()
-        numbers = self._numbers(layer)
+        self.finish = finish_for(self.w.b, p, self.order, self.w.argument, self.rows, not padded(p))
         source, weights = self._source(), self._weights()
-        # The function that brings sums to their scale, and its first arguments.
-        self.finish = _kernels.addresses["requantize_real" if self.real else "requantize_finish"], layer, numbers
         result, inner = self._result()
         (self._in_shares if self.shares > 1 else self._together)(source, weights, inner)
         if inner != result:
-            self._turn(inner, result)
-        return self.w.plan(result, release_gil=p.flops >= INT8_SMALL_FLOPS)
+            self._turn(p.result[0], prod(p.result[2:]), self.outs, inner, result)
+        return self.w.plan(result, release_gil=p.flops >= SMALL_FLOPS)
 
     def _together(self, source: Place, weights: Place, target: Pointer) -> None:
         """One part of the images after the other, each by all threads."""
@@ -170,7 +179,7 @@ class _Layer:
         b, rows, rounds = self.w.b, self.rows // self.parts, self.parts // self.shares
         work = self._work(self.kernel, shared=False)
         places = {abi.Arg.SRC: source, abi.Arg.WEIGHTS: weights, **work, **self._zero()}
-        address, layer, numbers = self.finish
+        address, layer, numbers, _ = self.finish
         b.each()
         with self.engine.threads(1):
             kernel = Execution(self.w, self.kernel, {arg: place.desc for arg, place in places.items()}, self.shares)
@@ -189,34 +198,6 @@ class _Layer:
 
     # operands
 
-    def _given(self, role: str) -> Any:
-        return self.w.argument(role) if self.p.get(role) is not None else 0
-
-    def _constants(self) -> Pointer:
-        p = self.p
-        plain = self.windows is None and not self.real and not self.narrow
-        # Rows are brought to their scale as if they were longer ones, which fill vectors and are worth a loop of their own.
-        even, most = VECTOR // gcd(self.outs, VECTOR), min(LONG_ROW // self.outs, self.rows)
-        self.repeats = max(most // even, 1) * even if plain and most > 1 else 1
-        limits = np.iinfo(p.dtype)
-        zero = p.get("weight_zero")
-        fields = (
-            self.outs, self.repeats, p.terms, int(p.shape("weight_scale")[0] > 1), int(zero is not None and zero.shape[0] > 1),
-            int(not padded(p)), p.groups, int(limits.min), int(limits.max), vector_level(),
-            ROUNDINGS.get(p.engine, 0),
-        )  # fmt: skip
-        return self.w.b.constant(struct.pack(f"<{len(fields)}q", *fields))
-
-    def _numbers(self, layer: Pointer) -> Pointer:
-        """Work out what follows from scales, zero points and the bias."""
-        wide = self.outs * self.repeats
-        numbers = self.w.b.work(_kernels.requantize_header + (20 if self.real or self.narrow else 16) * wide, shared=True)
-        form = self.w.argument("form")
-        roles = ("input_scale", "input_zero", "weight_scale", "weight_zero", "bias", "result_scale", "result_zero")
-        given = [self._given(role) for role in roles]
-        self.w.b.call(_kernels.addresses["requantize_numbers"], [layer, numbers, *given, shift(form, self.order.sums_at)])
-        return numbers
-
     def _source(self) -> Place:
         """Returns the input, or its first part."""
         wanted = self.kernel.desc(abi.Query.SRC)
@@ -224,9 +205,10 @@ class _Layer:
         pointer = self.w.argument("input")
         if not self.conv or self.p.last:
             return Place(wanted, pointer)
-        shape, desc = self.p.shape("input"), self.engine.desc
-        first = Place(desc(shape, self.p.dtype, image_strides(shape, False)), pointer)
-        return Place(wanted, self.w.reorder(first, desc(shape, self.p.dtype, image_strides(shape, True))).pointer)
+        shape = self.p.shape("input")
+        turned = self.w.b.work(prod(shape), shared=True)
+        self._turn(shape[0], shape[1], prod(shape[2:]), pointer, turned)
+        return Place(wanted, turned)
 
     def _weights(self) -> Place:
         if not self.own:
@@ -278,16 +260,23 @@ class _Layer:
             return result, result
         return self.w.result(p.result, self.dtype, dense_strides(p.result)), self.w.b.work(prod(p.result), shared=True)
 
-    def _turn(self, inner: Pointer, result: Pointer) -> None:
-        """Copy images with channels last to those with channels first."""
-        shape, desc = self.p.result, self.engine.desc
-        source = Place(desc(shape, self.dtype, image_strides(shape, True)), inner)
-        self.w.move(source, Place(desc(shape, self.dtype, dense_strides(shape)), result))
+    def _turn(self, images: int, rows: int, columns: int, source: Pointer, target: Pointer) -> None:
+        """Copy images as matrices of channels and points to the transposed ones."""
+        b, image = self.w.b, rows * columns
+        b.each()
+        threads = thread_team.items_threads(self.threads)
+        share = max(-(-images * image // threads), TURNED) if threads > 1 else images * image
+        parts = cut(columns, max(share // rows, 8))
+        items = [(n * image, first, count) for n, (first, count) in every(range(images), parts)]
+        given = source[0], source[1], uniform([at + first for at, first, _ in items])
+        made = target[0], target[1], uniform([at + first * rows for at, first, _ in items])
+        b.call(_kernels.addresses["turn_bytes"], [given, made, rows, same([n for _, _, n in items]), columns, rows])
+        b.each(len(items), threads)
 
     def _finish(self, sums: dict[int, Place], windows: dict[int, Place] | None, target: Pointer, rows: int) -> None:
         """Bring rows of sums to their scale, on all threads."""
-        address, layer, numbers = self.finish
-        starts = self._parts(rows)
+        address, layer, numbers, repeats = self.finish
+        starts = self._parts(rows, repeats)
         counts = [end - start for start, end in zip(starts, [*starts[1:], rows], strict=True)]
         many = len(starts) > 1
 
@@ -301,8 +290,8 @@ class _Layer:
         )  # fmt: skip
         self.w.b.each(len(starts), len(starts))
 
-    def _parts(self, rows: int) -> list[int]:
+    def _parts(self, rows: int, repeats: int) -> list[int]:
         """Returns the first row of each thread's part, a multiple of `repeats`."""
         parts = min(thread_team.items_threads(self.threads), max(rows * self.outs // SHARE, 1))
-        blocks = -(-rows // self.repeats)
-        return sorted({blocks * i // parts * self.repeats for i in range(parts)})
+        blocks = -(-rows // repeats)
+        return sorted({blocks * i // parts * repeats for i in range(parts)})

@@ -41,8 +41,7 @@ def rnn_algorithms(engine: Engine, p: RnnProblem, threads: int) -> Iterator[Algo
             yield Refusal("onednn", name, reason)
             continue
         try:
-            with engine.threads(many):
-                kernel = _Layer(engine, p, p.features, many, name).kernels[0].implementation
+            kernel = engine.describe(_first_layer, p, many, name).kernels[0].implementation
         except RuntimeError as error:
             yield Refusal("onednn", name, why(error, f"this {p.op}"))
             continue
@@ -63,14 +62,22 @@ def rnn_algorithms(engine: Engine, p: RnnProblem, threads: int) -> Iterator[Algo
 def prepare_rnn(engine: Engine, p: RnnProblem, algorithm: Algorithm) -> Any:
     """The plan of an Algorithm that `rnn_algorithms` listed."""
 
+    threads, name = algorithm.threads, algorithm.name
+
     def make(features: int) -> Any:
-        with engine.threads(algorithm.threads):
-            plan = _Layer(engine, p, features, algorithm.threads, algorithm.name).plan()
+        with engine.threads(threads):
+            first = features == p.features
+            layer = engine.described(_first_layer, p, threads, name) if first else _Layer(engine, p, features, threads, name)
+            plan = layer.plan()
         assert isinstance(plan, _core.PreparedCall)
         plan.rwlock = engine.native.rwlock
         return plan
 
     return by_layer(p, make)
+
+
+def _first_layer(engine: Engine, p: RnnProblem, threads: int, name: str) -> _Layer:
+    return _Layer(engine, p, p.features, threads, name)
 
 
 def _refusal(engine: Engine, p: RnnProblem) -> str:

@@ -21,7 +21,7 @@ from ..base import failure
 from . import abi
 from .primitives import Desc, Engine, PrimitiveDesc
 
-__all__ = ["NOT_FINITE", "Execution", "Place", "Writer", "dense_strides", "fits", "image_strides"]
+__all__ = ["NOT_FINITE", "Execution", "Place", "Writer", "dense_strides", "fits", "image_strides", "status_failure"]
 
 _F32 = np.dtype(np.float32)
 
@@ -73,6 +73,12 @@ def fits(o: Operand) -> bool:
             return False
         least = s * n
     return o.aligned
+
+
+def status_failure(plan: Any, problem: Problem, status: int) -> LibraryFailed:
+    """The error to raise where a call of oneDNN in a plan returned a status that is not 0."""
+    error = OutOfMemory if status == abi.OUT_OF_MEMORY else LibraryFailed
+    return failure(plan, f"oneDNN failed to run {problem.key}", cause=abi.status_text(status), error=error)
 
 
 class Execution:
@@ -325,8 +331,7 @@ class Writer:
             status = next(filter(None, others), status)
             if finite == NOT_FINITE and status == 0 and exact is not None:
                 return exact(arrays, results[0])
-            error = OutOfMemory if status == abi.OUT_OF_MEMORY else LibraryFailed
-            raise failure(plan, f"oneDNN failed to run {problem.key}", cause=abi.status_text(status), error=error)
+            raise status_failure(plan, problem, status)
 
         return self.b.plan(
             *results, thread_guard=self.engine.thread_guard,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ...native.library_search import search
 from ...native.shared_library import NativeLibrary
@@ -21,14 +21,22 @@ __all__ = ["XNNPACK"]
 SECONDS = 20  # for one interface to be tried
 RIGHT = 0  # exit status of a trial
 
+# Of packed layers, where shapes keep changing: calls of one, and operations of one that is worth a Plan of its own at once.
+PACKED_AFTER, PACKED_FLOPS = 16, 1e8
+
+
+def _handler(algorithms: Any, prepare: Any) -> Handler:
+    """One whose Plans of packed layers, which have an operator with weights of its own, are for shapes that come often."""
+    return Handler(algorithms, prepare, one_shape=PACKED_AFTER, one_shape_flops=PACKED_FLOPS, one_shape_if=lambda p: p.packed)
+
 
 class XNNPACK(FileLibrary):
     """libXNNPACK of the system, such as Debian's libxnnpack0; float32 convolutions and products with constant weights."""
 
     handlers: ClassVar = {
-        ConvProblem: Handler(xnnpack_layers.conv_algorithms, xnnpack_layers.prepare_conv),
-        MatmulProblem: Handler(xnnpack_layers.product_algorithms, xnnpack_layers.prepare_product),
-        LinearProblem: Handler(xnnpack_layers.product_algorithms, xnnpack_layers.prepare_product),
+        ConvProblem: _handler(xnnpack_layers.conv_algorithms, xnnpack_layers.prepare_conv),
+        MatmulProblem: _handler(xnnpack_layers.product_algorithms, xnnpack_layers.prepare_product),
+        LinearProblem: _handler(xnnpack_layers.product_algorithms, xnnpack_layers.prepare_product),
     }
     xnn: Xnnpack | None = None
 
