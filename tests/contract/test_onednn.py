@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import backline
 from backline import libraries, switches
+from backline.libraries import errata
 from backline.libraries.base import Algorithm, Refusal
 from backline.nn import functional as F
 from backline.nn import grad as G
@@ -52,10 +53,10 @@ def library() -> Any:
 
 
 def ways(op: str, *args: Any, threads: int = THREADS, **kwargs: Any) -> Iterator[tuple[Algorithm, Any, list[Array]]]:
-    """Every algorithm for a call, its plan, and the arrays that it takes."""
+    """Every algorithm for a call that no erratum refuses, its plan, and the arrays that it takes."""
     problem, lib = problem_of(op, *args, **kwargs), libraries.get("onednn")
     for found in lib.algorithms(problem, threads):
-        if isinstance(found, Algorithm):
+        if isinstance(found, Algorithm) and not errata.refusal(lib, problem, found):
             yield found, lib.prepare(problem, found), arrays_in(args, kwargs)
 
 

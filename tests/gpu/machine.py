@@ -33,7 +33,7 @@ FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-inli
 DEFINES = ["-DNPY_TARGET_VERSION=NPY_2_0_API_VERSION"]
 SPECIAL = {
     name: ["-ffp-contract=off"]
-    for name in ("requantize.cpp", "requantize_float32.cpp", "quantize.cpp", "norms.cpp", "element_sums.cpp")
+    for name in ("requantize.cpp", "requantize_float32.cpp", "quantize.cpp", "norms.cpp", "element_sums.cpp", "short_time.cpp")
 }
 PACKAGES = ("numpy", "ml_dtypes", "opt_einsum", "platformdirs")  # that rows cannot do without, CuPy aside
 GET_CUPY = "pip install 'cupy-cuda13x[ctk]' for NVIDIA's driver 580 and newer, 'cupy-cuda12x[ctk]' for older ones"
