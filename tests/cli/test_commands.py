@@ -347,7 +347,8 @@ def test_calibrate_measures_in_the_time_it_has_and_goes_on(tmp_path: Path) -> No
     assert sum(info["ranking"][f"measured {how}"] for how in ("here", "on a busy machine")) == kept >= first["measured"]
     assert first["peak"]["gflops"].keys() >= {"f32", "f64"}
     second = run("calibrate", "--seconds", "2", "--threads", "2", tuning=file)
-    assert "shapes of" in second.stdout and f"kept in  {file}" in second.stdout
+    said = " ".join(second.stdout.split())  # how wide a column is depends on which rows there are
+    assert "shapes of" in said and f"kept in {file}" in said
     assert run("calibrate", "--seconds", "0", status=2).stderr
 
 
