@@ -20,7 +20,7 @@ from backline.engine.run_hashes import RunHashes, events_of, hash_of
 from backline.engine.verify_determinism import verify_script
 from backline.errors import BadType, BadValue
 from backline.libraries.base import Algorithm, Library, PythonPlan
-from backline.native import moved_memory
+from backline.native import filled_memory, moved_memory
 from backline.nn import functional
 from backline.problems.matmul_problem import MatmulProblem
 from support import clean, rng, seed
@@ -156,7 +156,7 @@ def test_a_promise_that_is_broken_is_a_defect(plant: Callable[..., Planted]) -> 
 
 
 def test_memory_that_is_read_before_it_is_written_shows(plant: Callable[..., Planted]) -> None:
-    if moved_memory._mallopt() is None:
+    if filled_memory._mallopt() is None:
         pytest.skip("the C library is not glibc")
     plant(lambda product, threads: np.empty(product.shape), level="threads")
     x = np.zeros((300, 300))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,26 +10,20 @@ from typing import Any
 import numpy as np
 
 from ..problems import operand
+from .filled_memory import filled_memory
 
 __all__ = ["moved_copies", "moved_memory"]
 
 LINE = 64  # bytes that vectors and cache lines are aligned to at the most
 BLOCKS, LARGEST = 256, 1 << 20
-M_PERTURB = -6  # of glibc's mallopt: fill memory with a byte when it is freed, and with the inverted one when it is allocated
-
-
-@functools.cache
-def _mallopt() -> Any:
-    """Returns glibc's mallopt, or None where the C library has none."""
-    return getattr(ctypes.CDLL(None), "mallopt", None)
 
 
 @contextmanager
 def moved_memory(number: int) -> Iterator[None]:
     """Has memory come from other addresses, and with glibc hold other bytes before it is written to; number 0 changes nothing.
 
-    Blocks of many sizes are held, with gaps of others between them. NumPy and glibc keep blocks of less than about a kilobyte for
-    themselves when they are freed: those are not filled.
+    Blocks of many sizes are held, with gaps of others between them. NumPy keeps small blocks for itself when they are freed:
+    those are not filled.
 
     Parameters
     ----------
@@ -44,15 +36,12 @@ def moved_memory(number: int) -> Iterator[None]:
     rng = random.Random(number)
     blocks = [bytearray(int(2.0 ** rng.uniform(4, LARGEST.bit_length() - 1))) for _ in range(BLOCKS)]
     rng.shuffle(blocks)
-    held, mallopt = blocks[::2], _mallopt()
+    held = blocks[::2]
     del blocks
-    if mallopt is not None:
-        mallopt(M_PERTURB, 1 + 37 * number % 255)
     try:
-        yield
+        with filled_memory(1 + 37 * number % 255):
+            yield
     finally:
-        if mallopt is not None:
-            mallopt(M_PERTURB, 0)
         del held
 
 
