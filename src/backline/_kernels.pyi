@@ -17,14 +17,17 @@ def attention_workspace(description: bytes, /) -> int:
 def attention_exp(source: int, target: int, count: int, itemsize: int, level: int, /) -> None:
     """e^x of numbers <= 0 at an address, as attention computes it."""
 
-def quantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> None:
-    """Round float32 without NaN to uint8 or int8 into `to`, of the same order in memory."""
+def quantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> bool:
+    """Round float32 to uint8 or int8 into `to`, of the same order in memory; False if there is NaN, and `to` unfinished."""
 
 def dequantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> None:
     """Convert uint8 or int8 to float32 into `to`, of the same order in memory."""
 
 def blend(to: Any, source: Any, keep: float, share: float, /) -> bool:
     """Write keep times `to` and share times `source` into `to`; False where they are no vectors of one of its dtypes."""
+
+def tiles_permitted() -> bool:
+    """Tell whether this process may multiply tiles of int8 by AMX; asks the system for it."""
 
 def value_range(x: Any, level: int, /) -> tuple[float, float]:
     """The least and the greatest of 0 and the elements of a float32 array; NaN if one is."""

@@ -8,6 +8,7 @@
 #include "rounding.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 namespace backline {
@@ -39,13 +40,17 @@ BACKLINE_INLINE bool to_integers_narrow(const float *x, uint8_t *to, int64_t cou
     return furthest < bits_as<int32_t>(kSure);
 }
 
-BACKLINE_INLINE void to_integers(const float *x, uint8_t *to, int64_t count, double scale, int64_t zero, int64_t low, int64_t high) {
+// False if there is NaN, for which no integer stands: only the blocks that float32 does not round for certain may hold one.
+BACKLINE_INLINE bool to_integers(const float *x, uint8_t *to, int64_t count, double scale, int64_t zero, int64_t low, int64_t high) {
     const bool usual = scale > 0x1p-100 && scale < 0x1p100;  // so that its inverse in float32 has 24 bits
     const double inverse = 1.0 / scale, half = 0.5 * scale, least = double(low - zero), most = double(high - zero);
     for (int64_t start = 0; start < count; start += kBlock) {
         const int64_t size = std::min(kBlock, count - start);
         const float *from = x + start;
         if (usual && to_integers_narrow(from, to + start, size, float(inverse), float(least), float(most), int32_t(zero))) continue;
+        bool number = true;
+        for (int64_t i = 0; i < size; ++i) number &= from[i] == from[i];
+        if (!number) return false;
         uint64_t close = 0;  // its first bit: one is at the middle between two integers, or past it
         for (int64_t i = 0; i < size; ++i) {
             const double wide = from[i];
@@ -63,6 +68,7 @@ BACKLINE_INLINE void to_integers(const float *x, uint8_t *to, int64_t count, dou
         if (close >> 63)
             for (int64_t i = 0; i < size; ++i) to[start + i] = exact_integer(from[i], scale, zero, low, high);
     }
+    return true;
 }
 
 template <class T>
@@ -106,15 +112,17 @@ T *data_for(PyArrayObject *to, PyArrayObject *x, int level) {
     return static_cast<T *>(PyArray_DATA(to));
 }
 
-void quantize(PyObject *source, PyObject *target, double scale, int64_t zero, int level, int threads) {
+bool quantize(PyObject *source, PyObject *target, double scale, int64_t zero, int level, int threads) {
     PyArrayObject *x = dense(source, NPY_FLOAT32, NPY_FLOAT32), *to = dense(target, NPY_UINT8, NPY_INT8);
     uint8_t *out = data_for<uint8_t>(to, x, level);
     const bool sign = PyArray_TYPE(to) == NPY_INT8;
     const float *from = static_cast<const float *>(PyArray_DATA(x));
     const int64_t low = sign ? -128 : 0, high = sign ? 127 : 255;
+    std::atomic<bool> numbers{true};
     checked(for_parts(PyArray_SIZE(x), kShare, threads, [&](int64_t first, int64_t count) {
-        Versions<to_integers>::table[level](from + first, out + first, count, scale, zero, low, high);
+        if (!Versions<to_integers>::table[level](from + first, out + first, count, scale, zero, low, high)) numbers = false;
     }));
+    return numbers;
 }
 
 void dequantize(PyObject *source, PyObject *target, double scale, int zero, int level, int threads) {
@@ -141,7 +149,8 @@ PyObject *value_range(PyObject *source, int level) {
 
 PyMethodDef methods[] = {
     function<quantize>("quantize",
-                       "quantize(x, to, scale, zero, level, threads): float32 without NaN to uint8 or int8, of the same order in memory."),
+                       "quantize(x, to, scale, zero, level, threads): float32 to uint8 or int8, of the same order in memory; False if "
+                       "there is NaN."),
     function<dequantize>("dequantize",
                          "dequantize(x, to, scale, zero, level, threads): uint8 or int8 to float32, of the same order in memory."),
     function<value_range>("value_range",

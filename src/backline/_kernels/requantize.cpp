@@ -250,10 +250,14 @@ void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, con
     n->vectors = !suits ? kNone : here * largest < 0x1p23 ? kNear : kFar;
 }
 
+}  // namespace
+
 void quantized_finish(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows) {
     if (g->rounding != kExactly) return float32_finish(*g, *n, sums, windows, to, rows);
     Versions<finish_rows>::table[g->level](*g, *n, sums, windows, to, rows);
 }
+
+namespace {
 
 void quantized_real(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, float *to, int64_t rows) {
     if (g->rounding != kExactly) return float32_real(*g, *n, sums, windows, to, rows);

@@ -102,6 +102,9 @@ BACKLINE_INLINE void rows_of(const Layer &g, const Numbers &n, const int32_t *su
         }
 }
 
+// Brings rows of sums to their scale, as a plan calls it; `windows` is nullptr where the weights have no zero points.
+void quantized_finish(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows);
+
 // The definitions that round in float32 (requantize_float32.cpp): what follows from the numbers of a call, and rows of results.
 void float32_numbers(const Layer &g, Numbers &n);
 void float32_finish(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows);

@@ -179,7 +179,7 @@ def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", ax
     >>> quantized.quantize(np.array([-1.0, 0.25, 0.75, 1000.0]), 0.5, 10).int_repr
     array([  8,  10,  12, 255], dtype=uint8)
     """
-    array = check_floats("quantize", x)
+    array = check_kind("quantize", x)
     kind = integer_dtype("quantize: dtype", dtype)
     along = axis_of("quantize", axis, array.shape)
     if along is None:
@@ -191,14 +191,16 @@ def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", ax
 
 
 def integers(array: Array, steps: Array, zeros: Array, axis: int | None, kind: np.dtype[Any]) -> Array:
-    """Returns the integers of real numbers without NaN, by compiled code where that takes the array; both give the same."""
+    """Returns the integers of real numbers, by compiled code where that takes the array; both give the same. Refuses NaN."""
     flat = _in_order(array) if axis is None and array.dtype == F32 else None
     if flat is not None:
         made: Array = np.empty_like(array, kind, subok=False)
         target = _in_order(made)
         if target is not None and target.shape == flat.shape:
-            _kernels.quantize(flat, target, float(steps[0]), int(zeros[0]), *level_and_threads(flat.size))
+            if not _kernels.quantize(flat, target, float(steps[0]), int(zeros[0]), *level_and_threads(flat.size)):
+                raise _holds_nan("quantize", array)
             return made
+    check_floats("quantize", array)
     return np.asarray(to_integers(array, _along(steps, axis, array.ndim), _along(zeros, axis, array.ndim), kind))
 
 
@@ -325,8 +327,12 @@ def check_floats(where: str, value: Any) -> Array:
     array = check_kind(where, value)
     low, high = extremes(array)
     if low != low or high != high:
-        raise BadValue(f"{where}: x, of shape {array.shape}, holds NaN", cause="no integer stands for it")
+        raise _holds_nan(where, array)
     return array
+
+
+def _holds_nan(where: str, array: Array) -> BadValue:
+    return BadValue(f"{where}: x, of shape {array.shape}, holds NaN", cause="no integer stands for it")
 
 
 def _along(values: Array, axis: int | None, ndim: int) -> Array:

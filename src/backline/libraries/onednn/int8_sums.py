@@ -13,6 +13,7 @@ from ... import switches
 from ...problems.quantized_problem import QuantizedProblem
 from .. import capability
 from . import abi
+from .int8_tiles import packed_tiles, packs_tiles, tile_bytes
 from .plan_writer import dense_strides, image_strides
 from .primitives import Desc, Engine, PrimitiveDesc
 
@@ -137,7 +138,8 @@ class Packing:
     Attributes
     ----------
     nbytes
-        Of an array that holds them: oneDNN's part, then an int32 for each output, the sum of its weights.
+        Of an array that holds them: oneDNN's part, then an int32 for each output, the sum of its weights, then where the
+        processor multiplies tiles those (`int8_tiles`).
     """
 
     def __init__(self, engine: Engine, p: QuantizedProblem) -> None:
@@ -149,6 +151,10 @@ class Packing:
         assert self.desc is not None
         self.sums_at = -(-self.desc.nbytes // 64) * 64
         self.nbytes = self.sums_at + 4 * p.outs
+        self.tiles = packs_tiles(engine, p)
+        self.tiles_at = -(-self.nbytes // 64) * 64
+        if self.tiles:
+            self.nbytes = self.tiles_at + tile_bytes(p)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Packing) and self.nbytes == other.nbytes and self.desc == other.desc
@@ -165,7 +171,10 @@ class Packing:
         with self.engine.threads(1):
             reorder = self.engine.reorder_desc(source, self.desc)
             run_once(self.engine, reorder, {abi.Arg.SRC: (source, weight), abi.Arg.DST: (self.desc, packed)})
-        packed[self.sums_at :].view(np.int32)[:] = weight.reshape(len(weight), -1).sum(1, dtype=np.int32)
+        sums = packed[self.sums_at : self.sums_at + 4 * len(weight)].view(np.int32)
+        sums[:] = weight.reshape(len(weight), -1).sum(1, dtype=np.int32)
+        if self.tiles:
+            packed[self.tiles_at :] = packed_tiles(self._p, weight).view(np.uint8)
         packed.flags.writeable = False
         return packed
 

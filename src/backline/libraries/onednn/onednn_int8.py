@@ -5,7 +5,7 @@ they are, with the zero point of the input inside the convolution only where pad
 points and biases add is added with the scale.
 
 Weights are kept in the order that the kernel wants (`Packing`), beside the sums of each output's weights, by the object that was
-packed: plans get them with each call.
+packed: plans get them with each call. Where the processor multiplies tiles (`int8_tiles`), most convolutions need no primitive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Pointer, shift
 from ...problems.quantized_problem import QuantizedProblem
-from ..base import Algorithm, PythonPlan, Refusal
+from ..base import ANY_SHAPE, Algorithm, PythonPlan, Refusal
 from ..kernels.conv_steps import cut, same, uniform
 from ..reference import reference_quantized
 from ..reference.reference_requantize import FLOAT32
@@ -29,6 +29,7 @@ from . import abi
 from .int8_gemm import GEMM, gemm_algorithms, prepare_gemm
 from .int8_results import SMALL_FLOPS, finish_for
 from .int8_sums import MOST_TERMS, S8, S32, numpy_order, order_for, padded, quantized_refusal, run_once, sums_of
+from .int8_tiles import MOST_SUMS, TileSteps, in_tiles
 from .onednn_products import THREAD_FLOPS, is_reference
 from .plan_writer import Execution, Place, Writer, dense_strides, image_strides
 from .primitives import Desc, Engine, PrimitiveDesc, why
@@ -57,25 +58,33 @@ def quantized_algorithms(engine: Engine, p: QuantizedProblem, threads: int) -> I
         return
     many, isa, how = _ways(engine, p, threads)
     try:
-        kernel = engine.describe(_Layer, p, many).kernel.implementation
+        layer = engine.describe(_Layer, p, many)
     except RuntimeError as error:
         yield Refusal("onednn", "int8", why(error, f"this {p.op}"))
     else:
+        kernel, traits = layer.implementation, (ANY_SHAPE,) if layer.tiled else ()
         note = f"{kernel}: its reference code, slow{how}" if is_reference(kernel) else kernel + how
         # Sums of integers are the same in any order.
         if many > 1:
             yield Algorithm(
                 library="onednn", name="int8", threads=many, scaled=True, level="threads", basis="construction",
-                pool=engine.pool, note=note, isa=isa,
+                pool=engine.pool, note=note, isa=isa, traits=traits,
             )  # fmt: skip
-        yield Algorithm(library="onednn", name="int8", level="threads", basis="construction", note=note, isa=isa)
+        yield Algorithm(
+            library="onednn", name="int8", level="threads", basis="construction", note=note, isa=isa, traits=traits
+        )  # fmt: skip
     yield from gemm_algorithms(engine, p, many, isa, how)
 
 
 def soon_prepared(engine: Engine, p: QuantizedProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """Those of them whose plans are made soon."""
     if not p.empty and not _refusal(engine, p):
-        yield from gemm_algorithms(engine, p, *_ways(engine, p, threads))
+        soon = quantized_algorithms if in_tiles(engine, p) else _gemms
+        yield from soon(engine, p, threads)
+
+
+def _gemms(engine: Engine, p: QuantizedProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return gemm_algorithms(engine, p, *_ways(engine, p, threads))
 
 
 def _ways(engine: Engine, p: QuantizedProblem, threads: int) -> tuple[int, str, str]:
@@ -121,6 +130,10 @@ class _Layer:
         self.outs, self.rows = p.outs, prod(p.result) // p.outs
         self.conv = p.op == "quantized.conv2d"
         self.real = p.op == "quantized.linear_dynamic"
+        self.tiled = in_tiles(engine, p)
+        if self.tiled:
+            self.implementation = "a loop over tiles by AMX, without a primitive"
+            return
         # Where a kernel has no such order for this number of threads, and would be slow, it gets weights in its own.
         self.parts, self.shares = self._image_parts()
         self.kernel = self._sums(self.order.desc)
@@ -131,6 +144,7 @@ class _Layer:
         if self.own:
             self.parts = self.shares = 1
             self.kernel = self._sums(None)
+        self.implementation = self.kernel.implementation
         # A weight's zero point is multiplied by the sum of what a kernel sees.
         self.windows = sums_of(engine, p, 1) if p.get("weight_zero") is not None else None
 
@@ -153,14 +167,27 @@ class _Layer:
 
     def plan(self) -> Any:
         p = self.p
-        self.w = Writer(self.engine, p, self.threads, self.shares if self.shares > 1 else 0)
-        self.finish = finish_for(self.w.b, p, self.order, self.w.argument, self.rows, not padded(p))
-        source, weights = self._source(), self._weights()
-        result, inner = self._result()
-        (self._in_shares if self.shares > 1 else self._together)(source, weights, inner)
+        self.w = Writer(self.engine, p, self.threads, 0 if self.tiled or self.shares == 1 else self.shares)
+        rows = MOST_SUMS if self.tiled else self.rows
+        # Tiles see the zero point where images are padded, so that it can be taken out of all sums alike.
+        self.finish = finish_for(self.w.b, p, self.order, self.w.argument, rows, self.tiled or not padded(p))
+        if self.tiled:
+            images = self._images()
+            result, inner = self._result()
+            self._by_tiles(images, inner)
+        else:
+            source, weights = self._source(), self._weights()
+            result, inner = self._result()
+            (self._in_shares if self.shares > 1 else self._together)(source, weights, inner)
         if inner != result:
             self._turn(p.result[0], prod(p.result[2:]), self.outs, inner, result)
         return self.w.plan(result, release_gil=p.flops >= SMALL_FLOPS)
+
+    def _by_tiles(self, images: Pointer, target: Pointer) -> None:
+        """Sums and results of some rows of an image by one thread."""
+        weights = shift(self.w.argument("form"), self.order.tiles_at)
+        steps = TileSteps(self.p, self.threads)
+        steps.write(self.w.b, self.finish, images, weights, self.w.argument("input_zero"), target)
 
     def _together(self, source: Place, weights: Place, target: Pointer) -> None:
         """One part of the images after the other, each by all threads."""
@@ -202,13 +229,17 @@ class _Layer:
         """Returns the input, or its first part."""
         wanted = self.kernel.desc(abi.Query.SRC)
         assert wanted is not None
+        return Place(wanted, self._images())
+
+    def _images(self) -> Pointer:
+        """Returns the input, images with their channels last."""
         pointer = self.w.argument("input")
         if not self.conv or self.p.last:
-            return Place(wanted, pointer)
+            return pointer
         shape = self.p.shape("input")
         turned = self.w.b.work(prod(shape), shared=True)
         self._turn(shape[0], shape[1], prod(shape[2:]), pointer, turned)
-        return Place(wanted, turned)
+        return turned
 
     def _weights(self) -> Place:
         if not self.own:

@@ -82,7 +82,7 @@ def _first_layer(engine: Engine, p: RnnProblem, threads: int, name: str) -> _Lay
 
 def _refusal(engine: Engine, p: RnnProblem) -> str:
     if p.is_gradient:
-        return "its gradients are not driven"
+        return "its gradients are not supported"
     if p.dtype not in (F32, BF16):
         return f"no recurrent network of {p.dtype.name}"
     if p.mode == "rnn_relu":

@@ -148,7 +148,7 @@ class Engine:
     f16
         The same of float16.
     amx
-        Whether it multiplies tiles of bfloat16.
+        Whether it multiplies tiles of bfloat16 and of int8.
     """
 
     def __init__(self, native: NativeLibrary, thread_guard: Any, pool: str = "") -> None:
