@@ -11,14 +11,14 @@ namespace backline {
 enum class Activation : int64_t { none, relu, gelu, gelu_tanh, silu, tanh, sigmoid };
 
 // exp(u * u / 2) times the share of the normal distribution below -u, for u >= 0: s * P(s - 1/2), where s = scale / (scale + u).
-// Polynomials through Chebyshev's points, computed in 60 digits.
+// Polynomials through Chebyshev's points or, for float, by Remez's exchange, computed in 40 to 60 digits.
 template <class T>
 struct NormalTail;
 template <>
-struct NormalTail<float> {  // relative error 1e-08
-    static constexpr float scale = 4;
-    static constexpr float terms[] = {1.538360334e-02f, 1.288075074e-02f, -5.031417214e-02f, -5.641893921e-02f, 6.023400562e-02f,
-                                      2.416267549e-01f, 3.730453698e-01f, 3.871366841e-01f, 3.039483091e-01f, 1.888212846e-01f};
+struct NormalTail<float> {  // relative error 4e-08
+    static constexpr float scale = 3;
+    static constexpr float terms[] = {-2.322841285e-02f, 3.888754117e-02f, 2.298635879e-02f, -7.391471982e-02f, -5.589076507e-02f,
+                                      1.260192599e-01f,  3.066923443e-01f, 3.395548182e-01f, 2.430278902e-01f};
 };
 template <>
 struct NormalTail<double> {  // relative error 4e-17
@@ -52,6 +52,8 @@ struct NormalTailPower<Bfloat16> {  // absolute error 1.2e-04 in float
 
 // 2^x for -1/2 <= x <= 1/2, for results that are rounded to 16 bits.
 constexpr float kPowerTerms[] = {9.570101653e-03f, 5.591786210e-02f, 2.402474485e-01f, 6.931218145e-01f, 9.999992614e-01f};
+// (e^(-z / 2) - 1) / z for |z| <= ln(2): the relative error of e^(-z / 2) is 3e-9.
+constexpr float kHalfPowerTerms[] = {2.158521444e-05f, -2.615233050e-04f, 2.604274430e-03f, -2.083315049e-02f, 1.249999836e-01f, -0.5f};
 constexpr double kTanhScale = 0.79788456080286535588, kTanhCubic = 0.044715;  // sqrt(2 / pi); Hendrycks and Gimpel, arXiv:1606.08415
 constexpr double kDensity = 0.39894228040143267794;                           // 1 / sqrt(2 pi)
 
@@ -70,16 +72,30 @@ struct Activated {
         power_in_range(x);
     }
 
-    // 2^x for -127.5 < x <= 128, which is 0 from -126.5 down.
-    static BACKLINE_INLINE void power_in_range(V &x) {
+    // 2^n for a whole n from -127, for which it is 0, to 128.
+    static BACKLINE_INLINE void whole_power(V &power, const V &n) {
         using E = Exp<T>;
-        V n = (x + E::shifter) - E::shifter, f = x - n, power = n + (E::shifter + T(E::bias));
-        x = f * T(kPowerTerms[0]) + T(kPowerTerms[1]);
-        for (size_t i = 2; i < sizeof(kPowerTerms) / sizeof(float); ++i) x = x * f + T(kPowerTerms[i]);
+        power = n + (E::shifter + T(E::bias));
         typename L::Bits bits;
         reinterpret(bits, power);
         bits = bits << E::mantissa;
         reinterpret(power, bits);
+    }
+
+    // e^(-z / 2) - 1 for |z| <= ln(2), in float.
+    static BACKLINE_INLINE void half_power_less_one(V &p, const V &z) {
+        p = z * kHalfPowerTerms[0] + kHalfPowerTerms[1];
+        for (size_t i = 2; i < sizeof(kHalfPowerTerms) / sizeof(float); ++i) p = p * z + kHalfPowerTerms[i];
+        p = p * z;
+    }
+
+    // 2^x for -127.5 < x <= 128, which is 0 from -126.5 down.
+    static BACKLINE_INLINE void power_in_range(V &x) {
+        using E = Exp<T>;
+        V n = (x + E::shifter) - E::shifter, f = x - n, power;
+        x = f * T(kPowerTerms[0]) + T(kPowerTerms[1]);
+        for (size_t i = 2; i < sizeof(kPowerTerms) / sizeof(float); ++i) x = x * f + T(kPowerTerms[i]);
+        whole_power(power, n);
         x = x * power;
     }
 
@@ -152,8 +168,28 @@ struct Activated {
         choose(above, sign < T(0), larger, smaller);
     }
 
-    // e^(-x^2 / 2), and the share of the normal distribution below x.
-    static BACKLINE_INLINE void normal(V &density, V &below, const V &x) {
+    // e^(-u^2 / 2) for u >= 0 in float, as `exponential` does, but of z = -2 r. The square has two parts: that of the upper 12 bits
+    // is exact.
+    static BACKLINE_INLINE void half_square(V &density, const V &u) {
+        using E = Exp<T>;
+        V upper, zero{};
+        typename L::Bits bits;
+        reinterpret(bits, u);
+        bits = bits & 0xfffff000u;
+        reinterpret(upper, bits);
+        const V square = upper * upper;
+        const V n = (square * (T(-0.5) * E::log2e) + E::shifter) - E::shifter;
+        V z = square + n * (2 * E::ln2_high);
+        z = z + n * (2 * E::ln2_low);
+        z = z + (u - upper) * (u + upper);
+        V p, power;
+        half_power_less_one(p, z);
+        whole_power(power, n);
+        choose(density, square > T(-2) * E::lowest, zero, p * power + power);
+    }
+
+    // e^(-x^2 / 2), and by how much it has to be multiplied for the share of the normal distribution beyond |x|.
+    static BACKLINE_INLINE void tail(V &density, V &beyond, const V &x) {
         using N = NormalTail<T>;
         V s, p;
         typename L::Bits bits;
@@ -163,20 +199,33 @@ struct Activated {
         if constexpr (sizeof(T) == 8) {
             density = x * x * T(-0.5);
             exponential<T, Bytes>(density);
-        } else {  // the square in two parts: that of the upper 12 bits is exact
-            bits = bits & 0xfffff000u;
-            V upper;
-            reinterpret(upper, bits);
-            V low = (upper - s) * (upper + s) * T(0.5);
-            density = upper * upper * T(-0.5);
-            exponential<T, Bytes>(density, low);
+        } else {
+            half_square(density, s);
         }
         s = T(N::scale) / (s + T(N::scale));
         V w = s - T(0.5);
         p = w * T(N::terms[0]) + T(N::terms[1]);
         for (size_t i = 2; i < sizeof(N::terms) / sizeof(N::terms[0]); ++i) p = p * w + T(N::terms[i]);
-        s = density * (s * p);
+        beyond = s * p;
+    }
+
+    // e^(-x^2 / 2), and the share of the normal distribution below x.
+    static BACKLINE_INLINE void normal(V &density, V &below, const V &x) {
+        V s;
+        tail(density, s, x);
+        s = density * s;
         choose(below, x < T(0), s, T(1) - s);
+    }
+
+    // x times the share of the normal distribution below x. On the way there are no subnormal numbers, of which each would take a
+    // processor longer than all the rest: beyond 12 the share is 1, and x comes before the small factor.
+    static BACKLINE_INLINE void times_below(V &x) {
+        V most, near, density, s;
+        L::fill(most, T(12));
+        choose(near, x > most, most, x);
+        tail(density, s, near);
+        s = near * s * density;
+        choose(x, x > T(0), x - s, s);
     }
 
     // The share of the normal distribution below x, for a result that is rounded.
@@ -206,26 +255,43 @@ struct Activated {
         }
     }
 
-    // S. L. Moshier, Cephes: tanhf and tanh. Near 0 a polynomial, where the quotient would cancel.
+    // (e^2|x| - 1) / (e^2|x| + 1) with the sign of x. In float both come from e^r - 1 of a small r, which is a polynomial that does not
+    // cancel. In double, S. L. Moshier, Cephes: tanh: near 0 a quotient of polynomials, where that one would cancel.
     static BACKLINE_INLINE void tanh(V &x) {
-        V size, z = x * x, near;
-        choose(size, x < T(0), -x, x);
-        V e = size * T(-2);
-        decreasing(e);
-        V far = (T(1) - e) / (T(1) + e);
-        choose(far, x < T(0), -far, far);
         if constexpr (sizeof(T) == 4) {
-            near = z * T(-5.70498872745e-3) + T(2.06390887954e-2);
-            near = near * z + T(-5.37397155531e-2);
-            near = near * z + T(1.33314422036e-1);
-            near = near * z + T(-3.33332819422e-1);
+            using E = Exp<T>;
+            typename L::Bits sign, bits;
+            V size, most;
+            reinterpret(bits, x);
+            sign = bits & 0x80000000u;
+            bits = bits & 0x7fffffffu;
+            reinterpret(size, bits);
+            L::fill(most, T(9.1));  // whose result is 1
+            choose(size, size > most, most, size);
+            const V n = (size * (2 * E::log2e) + E::shifter) - E::shifter;
+            V z = n * (2 * E::ln2_high) - size * T(4);
+            z = z + n * (2 * E::ln2_low);
+            V p, power;
+            half_power_less_one(p, z);
+            whole_power(power, n);
+            p = p * power + (power - T(1));
+            p = p / (p + T(2));
+            reinterpret(bits, p);
+            bits = bits | sign;
+            reinterpret(x, bits);
         } else {
+            V size, z = x * x, near;
+            choose(size, x < T(0), -x, x);
+            V e = size * T(-2);
+            decreasing(e);
+            V far = (T(1) - e) / (T(1) + e);
+            choose(far, x < T(0), -far, far);
             V below = ((z + T(1.12811678491632931402e2)) * z + T(2.23548839060100448583e3)) * z + T(4.84406305325125486048e3);
             near = (z * T(-9.64399179425052238628e-1) + T(-9.92877231001918586564e1)) * z + T(-1.61468768441708447952e3);
             near = near / below;
+            near = near * z * x + x;
+            choose(x, size < T(0.625), near, far);
         }
-        near = near * z * x + x;
-        choose(x, size < T(0.625), near, far);
     }
 
     static BACKLINE_INLINE void sigmoid(V &x) {
@@ -241,9 +307,12 @@ struct Activated {
             V zero{};
             choose(x, x <= zero, zero, x);
         } else if constexpr (Kind == Activation::gelu) {
-            if constexpr (rounded) below(s, x);
-            else normal(e, s, x);
-            x = x * s;
+            if constexpr (rounded) {
+                below(s, x);
+                x = x * s;
+            } else {
+                times_below(x);
+            }
         } else if constexpr (Kind == Activation::gelu_tanh) {
             tanh_decay(e, x);
             logistic(s, e, x);
