@@ -105,7 +105,7 @@ class Torch:
     def __init__(self) -> None:
         self.Tensor, self.nn, self.strided = Tensor, SimpleNamespace(Parameter=type("Parameter", (), {})), "strided"
         self.version = SimpleNamespace(cuda="13.0")
-        self.stream, self.taken = 0x51, []  # type: ignore[var-annotated]
+        self.stream, self.taken = 0x51, []  # type: ignore[var-annotated]  # of any type
         self.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=self.stream))
         self.autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=self.written))
         for name, kind in DTYPES.items():
@@ -142,7 +142,7 @@ class ArrayImpl:
     __module__ = "jaxlib._jax"
 
     def __init__(self, host: Any, platform: str = "gpu") -> None:
-        self.host, self.platform, self.streams = host, platform, []  # type: ignore[var-annotated]
+        self.host, self.platform, self.streams = host, platform, []  # type: ignore[var-annotated]  # of any type
 
     def devices(self) -> set[Any]:
         class Device:
@@ -167,14 +167,14 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     made = Machine()
-    monkeypatch.setitem(sys.modules, "torch", made.torch)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", made.torch)  # type: ignore[arg-type]  # a stand-in for the module
     numba = SimpleNamespace(cuda=SimpleNamespace(as_cuda_array=lambda array: DeviceNDArray(array.host)))
-    monkeypatch.setitem(sys.modules, "numba", numba)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "numba", numba)  # type: ignore[arg-type]  # a stand-in for the module
     jax = SimpleNamespace(
         core=SimpleNamespace(Tracer=type("Tracer", (), {})),
         dlpack=SimpleNamespace(from_dlpack=lambda array: ArrayImpl(array.host)),
     )
-    monkeypatch.setitem(sys.modules, "jax", jax)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "jax", jax)  # type: ignore[arg-type]  # a stand-in for the module
     with inserted(cupy=made.cupy, cublas=made.cublas, cublasLt=made.lt):
         yield made
 
@@ -250,7 +250,7 @@ def test_products_of_float8_tensors(machine: Machine) -> None:
         "TensorWise",
         one,
         "TensorWise",
-        output_dtype=DTYPES["bfloat16"],  # type: ignore[arg-type]
+        output_dtype=DTYPES["bfloat16"],  # type: ignore[arg-type]  # a dtype of others
     )
     assert type(got) is Tensor and got.dtype is DTYPES["bfloat16"]
     wide = x.astype(np.float64)

@@ -10,7 +10,7 @@ import pytest
 
 from backline import libraries, switches
 from backline.backends import _validators, cuda
-from backline.engine import choose
+from backline.engine import choose, eligibility
 from backline.errors import BadValue, NoKernel
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cuda.cublas import library as cublas
@@ -342,7 +342,7 @@ def test_what_no_kernel_has_is_refused_with_the_reason() -> None:
 
 
 def test_they_are_not_asked_about_arrays_of_the_cpu() -> None:
-    listed = choose.able(product(device="cpu"), 1, switches.current(), [], {})
+    listed = eligibility.able(product(device="cpu"), 1, switches.current(), [], choose.planner)
     assert not {"cublas", "cublaslt"} & {a.library for a in listed}
 
 

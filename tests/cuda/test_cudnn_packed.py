@@ -41,7 +41,7 @@ LENGTHS: dict[str, tuple[list[int], list[int]]] = {
 
 @pytest.fixture
 def newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which cuDNN is installed here does not matter."""
+    """Makes the tests independent of the cuDNN that is installed here."""
     monkeypatch.setattr(attention_constraints, "facts_of", lambda device: NEWEST)
     monkeypatch.setattr(errata, "refusal", lambda library, problem, algorithm: "")
 

@@ -1,4 +1,4 @@
-"""Which routines run an operation: each rule on both sides of each threshold, and what holds for any shape."""
+"""The routines that run an operation: each rule on both sides of each threshold, and what holds for any shape."""
 
 from __future__ import annotations
 

@@ -189,3 +189,10 @@ def test_a_new_shape_takes_less_than_half_of_the_calls(made: GpuMachine) -> None
     for whole in (True, False):  # what is found once
         counted((2, 4, 9, 9), whole)
     assert 2 * counted((3, 4, 9, 9), False) < counted((3, 4, 9, 9), True)
+
+
+def test_what_is_made_of_products_finds_no_reasons_either() -> None:
+    """Attention of products and a softmax asks which product it would be, for every shape."""
+    asked = CALLS["matmul of stacks"]()
+    found = engine.planner.chosen(asked)
+    assert found._complete is not None and found.chosen == engine._choose(asked, switches.current(), False, {}, ()).chosen

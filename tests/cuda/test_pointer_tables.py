@@ -129,7 +129,7 @@ def test_an_inverse_transform_is_scaled_by_one_kernel_in_its_place(
     monkeypatch.setattr(machine.cupy, "multiply", lambda x, y, **k: (calls.append((x, k["out"])), whole(x, y, **k))[1], raising=False)
     x = numbers(6, 10, dtype=dtype)
     shape, kind = ((6, 10), x.dtype) if dtype != "float32" else ((6, 10), np.dtype(np.float32))
-    out = np.full((6, 20), np.nan, kind)[:, ::2] if laid == "steps" else np.full(shape, np.nan, kind, order=laid)  # type: ignore[call-overload]
+    out = np.full((6, 20), np.nan, kind)[:, ::2] if laid == "steps" else np.full(shape, np.nan, kind, order=laid)  # type: ignore[call-overload]  # an order of a parametrized test
     if dtype == "float32":
         found, wanted = fft.irfft2(ndarray(numbers(6, 6, dtype="complex64")), s=shape), np.fft.irfft2(numbers(6, 6, dtype="complex64"), s=shape)
     else:

@@ -56,7 +56,7 @@ def pool(op: str, o: Operand, result: tuple[int, ...], **parameters: Any) -> Neu
 
 
 def compiled_for(monkeypatch: pytest.MonkeyPatch, p: NeuralProblem) -> dict[str, str]:
-    """What the kernel of a Problem is compiled for, by name."""
+    """Returns the constants that the kernel of a Problem is compiled for, by name."""
     texts: list[str] = []
     monkeypatch.setattr(pooling_kernels, "compiled", lambda text, name: texts.append(text))
     pooling_kernels.function(p)

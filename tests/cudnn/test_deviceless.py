@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -280,6 +282,25 @@ def square(dim: int, value: int = 0) -> tuple[tuple[int, ...], ...]:
 ])  # fmt: skip
 def test_what_attention_there_is(deviceless: Deviceless, card: str, shapes: Any, given: dict[str, Any], has: bool) -> None:
     assert (answers(deviceless, attend(*shapes, **given), card) == "") is has
+
+
+@pytest.mark.parametrize("queries", [1, 256])
+def test_one_plan_for_many_lengths_is_not_ruled_out(deviceless: Deviceless, answered: dict[str, Any], queries: int) -> None:
+    """Graphs with dynamic shapes have no plan. Those whose shape a run may override have the plans of others; a device must judge."""
+    graph = attention_recipe(attend((1, 8, queries, 64), (1, 8, 1024, 64), (1, 8, 1024, 64)), "sdpa").forward
+    assert graph is not None
+    capability, described = deviceless.cards["H100"]
+    found: dict[str, list[str]] = {}
+    for way in ("", "is_override_shape_enabled", "is_dynamic_shape_enabled"):
+        module = SimpleNamespace(**{name: getattr(deviceless.module, name) for name in ("data_type", "heur_mode", "numerical_note")})
+        module.pygraph = partial(deviceless.module.pygraph, **({way: True} if way else {}))
+        try:
+            made = graphs.build(module, graph, capability, device_property=described, compiled=False)
+            found[way] = [made.get_plan_name_at_index(index) for index in graphs.own_plans(made)]
+        except (deviceless.module.cudnnGraphNotSupportedError, RuntimeError):
+            found[way] = []
+    answered[f"plans of attention of {queries} queries, by what may change"] = {way or "nothing": len(names) for way, names in found.items()}
+    assert found[""] and found["is_override_shape_enabled"] == found[""] and not found["is_dynamic_shape_enabled"]
 
 
 def test_fewer_plans_give_gradients_with_the_same_bits(deviceless: Deviceless) -> None:

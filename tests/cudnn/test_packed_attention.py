@@ -1,4 +1,4 @@
-"""What the true cuDNN answers about attention over packed sequences, for cards that are described to it.
+"""Answers of the true cuDNN about attention over packed sequences, for cards that are described to it.
 
 Plans of attention are compiled when they are built, which takes a device: it is the list of plans that answers.
 """

@@ -1,4 +1,4 @@
-"""What the true cuDNN's frontend has for pooling: the reason why kernels of Backline's own run it."""
+"""Pooling in the true cuDNN's frontend: the reason why kernels of Backline's own run it."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class GpuMachine:
         for name, fake in told.items():
             fake.answers["get_property"] = partial(_property, name)
         # They have no signature to look at.
-        self.cudnn.backend_version = lambda: VERSIONS["cudnn"]  # type: ignore[attr-defined]
+        self.cudnn.backend_version = lambda: VERSIONS["cudnn"]  # type: ignore[attr-defined]  # of the module that it stands for
         self.cudnn.create_device_properties = lambda of: Described()  # type: ignore[attr-defined]  # likewise
         self.sparse.largest = LARGEST
 

@@ -359,7 +359,7 @@ class CompiledGraph(Graph):
     def plans(self) -> Any:
         raise AttributeError("a compiled graph has no such list")
 
-    backend_plan_entries = execute_plan_at_index = plans  # type: ignore[assignment]
+    backend_plan_entries = execute_plan_at_index = plans  # type: ignore[assignment]  # methods that a compiled graph lacks
 
 
 def _convolve(node: str, given: dict[str, Any], out: Any, padding: list[int], stride: list[int], dilation: list[int]) -> None:

@@ -100,10 +100,10 @@ class Check:
         unknown, wanted, aside = [], [*filter(None, self.config.getoption("--gpu-rows").split(","))], []
         self.results.wanted = {*wanted}
         for item in items:
-            marker = item.get_closest_marker("gpu")
-            name = marker.kwargs.get("row") if marker is not None else None
-            if marker is None:
+            markers = [*item.iter_markers("gpu")]  # the test's, and those of its parameters, which may need more
+            if not markers:
                 continue
+            name = next((marker.kwargs["row"] for marker in markers if "row" in marker.kwargs), None)
             if name not in ROWS:
                 unknown.append(f"{item.nodeid} names the row {name!r}")
                 continue
@@ -111,9 +111,8 @@ class Check:
             if wanted and name not in wanted:
                 mine.outcome = "left_out"
             else:
-                mine.missing = [
-                    need for need in dict.fromkeys((*ROWS[name].needs, *marker.kwargs.get("needs", ()))) if self.lacks(need)
-                ]
+                needs = [*ROWS[name].needs, *(need for marker in markers for need in marker.kwargs.get("needs", ()))]
+                mine.missing = [need for need in dict.fromkeys(needs) if self.lacks(need)]
                 mine.outcome = "unavailable" if mine.missing else ""
             if mine.outcome:
                 aside.append(item)

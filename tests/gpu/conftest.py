@@ -65,7 +65,7 @@ def clock(xp: Any, device: Any, _check: Check) -> Clock:
 
 @pytest.fixture
 def tf32_is_permitted_to_products() -> Iterator[None]:
-    """What is permitted to products is not to linear algebra, whose tests compare with the precision of the dtype."""
+    """Permits TF32 to products alone: tests of linear algebra compare with the precision of the dtype."""
     with switches.scope({"cuda.matmul.fp32_precision": "tf32"}):
         yield
 

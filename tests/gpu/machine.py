@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,8 @@ PRELOADED = (
     "cublasLt",
     "cudnn",
 )  # in this order: cuDNN ends the process that loads it first, and looks for NVRTC loaded
+# Read by Backline or by NVIDIA's libraries: what they set is what rows set, or compare with.
+UNSET = ("NVIDIA_TF32_OVERRIDE", "CUBLASLT_WORKSPACE_SIZE")
 VARIABLES = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
 
 
@@ -77,14 +80,20 @@ class Machine:
         NotReady
             Something is missing; the message says what, and what to do.
         """
-        os.environ |= VARIABLES
-        for name in ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR"):
-            os.environ[name] = str(self.folder / name.lower())
+        self.settle_variables()
         self.unpack(ROOT / "wheelhouse")
         self.look_for_packages()
         self.build()
         self.find_device()
         self.preload()
+
+    def settle_variables(self) -> None:
+        """Set the environment variables of the check, and remove those that would change what rows see."""
+        for name in [name for name in os.environ if name in UNSET or name.startswith("TORCH_")]:
+            self.notes.append(f"{name}={os.environ.pop(name)} was set, and is not for the check")
+        os.environ |= VARIABLES
+        for name in ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR"):
+            os.environ[name] = str(self.folder / name.lower())
 
     def close(self) -> None:
         """Remove what was made."""
@@ -183,11 +192,17 @@ class Machine:
         return device_info(0)
 
     def missing(self, need: str) -> str:
-        """Returns why something that rows need is not here, and how to get it; "" where it is here."""
+        """Returns why something that rows need is not here, and how to get it; "" where it is here.
+
+        "cusolver >= 11.7.2" is a version of a library, "capability >= 8.0" the device's compute capability.
+        """
         from backline.libraries.cuda.attention import kernel_compiler
         from backline.libraries.cuda.common import bindings
         from backline.libraries.presence import presence
 
+        name, _, least = need.partition(" >= ")
+        if least:
+            return self._below(name, least)
         if need == "triton":
             return kernel_compiler.reason()
         if need == "jax":
@@ -198,6 +213,16 @@ class Machine:
         if need == "no MAGMA":
             return "" if presence("magma").reason() else "there is a MAGMA, and the row is about a machine without"
         return bindings.reason(need)
+
+    def _below(self, name: str, least: str) -> str:
+        """Returns why a version, or the compute capability, is not enough. One that nobody tells is: libraries decide likewise."""
+        from backline.libraries.presence import presence
+
+        capability = name == "capability"
+        having = ".".join(map(str, self.device().capability)) if capability else presence(name).version()
+        if having is None or _numbers(having) >= _numbers(least):
+            return ""
+        return f"{'compute capability' if capability else presence(name).title} {least} or later is needed, and this is {having}"
 
     def description(self) -> dict[str, Any]:
         """Returns what the file of results says of it."""
@@ -238,10 +263,14 @@ class Machine:
         env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
         try:
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=seconds)
-            printed = done.stdout + done.stderr
         except subprocess.TimeoutExpired:
-            printed = f"the timings did not end within {seconds:g} s"
-        return peers.read(out, printed)
+            return peers.read(out, "", f"the timings did not end within {seconds:g} s")
+        return peers.read(out, done.stdout + done.stderr)
+
+
+def _numbers(version: object) -> tuple[int, ...]:
+    """(11, 7, 2) of "11.7.2", (91501,) of 91501."""
+    return tuple(map(int, re.findall("[0-9]+", str(version))))
 
 
 def _is_module(name: str) -> bool:

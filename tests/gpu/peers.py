@@ -289,14 +289,17 @@ def ratios(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return {case: {library: t / next(iter(times.values())) for library, t in times.items()} for case, times in found.items()}
 
 
-def read(path: Path, printed: str) -> dict[str, Any]:
-    """Returns what another process wrote, by section; and, under "printed", the end of what it printed."""
+def read(path: Path, printed: str, late: str = "") -> dict[str, Any]:
+    """Returns what another process wrote, by section.
+
+    Under "printed" is the end of what it printed, under "late" what is said where it was ended before its time.
+    """
     found: dict[str, Any] = {name: [] for name in SECTIONS}
     if path.exists():
         for text in path.read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             found[line["section"]].append(line)
-    return {**found, "printed": printed[-3000:]}
+    return {**found, "printed": printed[-3000:], "late": late}
 
 
 def main(path: str, *sections: str) -> None:

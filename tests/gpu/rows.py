@@ -10,7 +10,7 @@ __all__ = ["ROWS", "Row"]
 class Row(NamedTuple):
     """One thing to prove: the part of the check it belongs to, what it is about, and what its tests need beside CuPy.
 
-    `needs` are names that `Machine.missing` knows. A test that needs more than its row says so in its marker.
+    `needs` are what `Machine.missing` knows: names, and the least version of a library or compute capability. A test that needs more than its row says so in its marker.
     """
 
     section: str
@@ -24,6 +24,9 @@ def _rows(section: str, prefix: str, *titles: str | tuple[str, ...], needs: tupl
     return {f"{prefix}-{number}": Row(section, title, tuple(own)) for number, (title, *own) in enumerate(given, 1)}
 
 
+AMPERE = "capability >= 8.0"  # from which devices have TF32, and cuDNN and FLASH attention
+CUDNN_ATTENTION = ("cudnn", "cudnn >= 91501", AMPERE)  # before, an erratum keeps it to lengths that are multiples of 128
+
 ROWS: dict[str, Row] = {
     **_rows(
         "environment", "ENV",
@@ -32,15 +35,15 @@ ROWS: dict[str, Row] = {
     ),
     **_rows(
         "products", "BLAS",
-        "float32 as IEEE has it", "float32 by TF32", "float32 emulated by bfloat16", "half types, reductions in reduced precision allowed",
+        "float32 as IEEE has it", ("float32 by TF32", "cublas", "cublasLt", AMPERE), "float32 emulated by bfloat16", "half types, reductions in reduced precision allowed",
         "half types, split-K allowed", "half types, no split-K", "float16 accumulated in float16", "batches of half types",
         "sizes of workspaces", "the preferred BLAS library", "the same bits each time", "what cuBLAS does with a workspace by itself",
         needs=("cublas", "cublasLt"),
     ),
     **_rows(
         "cuBLASLt and groups", "LT",
-        "int8 with sums of int32", "float8 with scales", "gelu in the kernel of the product", "products of groups in one call",
-        "algorithms of the heuristics, timed",
+        "int8 with sums of int32", "float8 with scales", "gelu in the kernel of the product",
+        ("products of groups in one call", "cublas", "cublasLt", "cublas >= 12.5"), "algorithms of the heuristics, timed",
         needs=("cublas", "cublasLt"),
     ),
     **_rows(
@@ -51,7 +54,8 @@ ROWS: dict[str, Row] = {
     ),
     **_rows(
         "convolution", "CONV",
-        ("cuDNN can be disabled", "cublas"), "deterministic", "precision", "benchmark", "benchmark_limit", "the cache of plans",
+        ("cuDNN can be disabled", "cublas"), "deterministic", ("precision", "cudnn", "cublas", AMPERE), "benchmark", "benchmark_limit",
+        ("the cache of plans", "cudnn", "cublas", AMPERE),
         "out of memory while benchmarking", "depthwise kernel", "three dimensions, groups, transposed", "the host's part of a call",
         needs=("cudnn", "cublas"),
     ),
@@ -63,21 +67,22 @@ ROWS: dict[str, Row] = {
     **_rows(
         "linear algebra", "LA",
         "cholesky", "cholesky_solve and cholesky_inverse", "lu_factor", "lu_solve, cuSOLVER preferred", "lu_solve, square right-hand sides",
-        "lu_solve, other right-hand sides", "triangular_solve", "qr", "eigh", "eig", "svd by gesvdj", "svd by a named driver", "inv",
+        "lu_solve, other right-hand sides", "triangular_solve", "qr", "eigh", ("eig", "cusolverDn", "cublas", "cusolver >= 11.7.2"), "svd by gesvdj", "svd by a named driver", "inv",
         "lstsq", "info of the _ex functions",
         needs=("cusolverDn", "cublas"),
     ),
     **_rows(
         "attention", "SDPA",
-        ("what every backend asks for", "triton", "cudnn", "cublas"), ("what FLASH asks for", "triton"),
-        ("what EFFICIENT asks for", "triton", "cublas"), ("what CUDNN asks for", "cudnn", "cublas"), ("MATH", "cublas"),
-        ("FLASH", "triton"), ("EFFICIENT", "triton"), ("CUDNN", "cudnn"), ("priority", "triton", "cudnn", "cublas"),
+        ("what every backend asks for", "triton", "cudnn", "cublas", AMPERE), ("what FLASH asks for", "triton", AMPERE),
+        ("what EFFICIENT asks for", "triton", "cublas", AMPERE), ("what CUDNN asks for", "cublas", *CUDNN_ATTENTION), ("MATH", "cublas"),
+        ("FLASH", "triton", AMPERE), ("EFFICIENT", "triton"), ("CUDNN", *CUDNN_ATTENTION), ("priority", "triton", "cudnn", "cublas", AMPERE),
         ("multi-head attention and packed sequences", "cublas"), ("gradients from the log-sum-exp", "cublas"),
-        ("dropout of CUDNN", "cudnn"), ("gradients with a mask, lengths of 128 k + 64", "cublas"),
+        ("dropout of CUDNN", *CUDNN_ATTENTION), ("gradients with a mask, lengths of 128 k + 64", "cublas"),
+        ("a growing key cache", *CUDNN_ATTENTION),
     ),
-    **_rows("launch", "TRI", ("a kernel compiled here, launched by CuPy", "triton"), "a kernel as PTX, launched by CuPy"),
-    **_rows("sparse", "SP", "prune, compress, search, multiply", needs=("cusparseLt",)),
-    **_rows("described devices", "DEV", "plans for the described device are those of the device itself", needs=("cudnn",)),
+    **_rows("launch", "TRI", ("a kernel compiled here, launched by CuPy", "triton"), ("a kernel as PTX, launched by CuPy", AMPERE)),
+    **_rows("sparse", "SP", "prune, compress, search, multiply", needs=("cusparseLt", AMPERE)),
+    **_rows("described devices", "DEV", "plans for the described device are those of the device itself", needs=("cudnn", AMPERE)),
     **_rows("MAGMA", "MAG", "absent: refused, and nothing changes", needs=("no MAGMA", "cusolverDn", "cublas")),
     **_rows(
         "elementwise", "ELEM",
@@ -104,7 +109,7 @@ ROWS: dict[str, Row] = {
 }  # fmt: skip
 ROWS |= _rows(
     "recurrent networks", "RNN",
-    "cuDNN's results and gradients", "precision", "sequences of several lengths", "dropout", "the same bits each time",
+    "cuDNN's results and gradients", ("precision", "cudnn", "cublas", AMPERE), "sequences of several lengths", "dropout", "the same bits each time",
     "step by step",
     needs=("cudnn", "cublas"),
 )  # fmt: skip

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import backline
-from backline import switches
+from backline import _core, switches
+from backline.engine import first_sights
 from backline.errors import BacklineError, NoKernel
 from backline.libraries import attention_constraints
 from backline.libraries.base import NULL_PLANNER
@@ -20,7 +21,7 @@ from backline.libraries.cuda.cudnn.attention_plans import AttentionPlan
 from backline.libraries.cuda.cudnn.sdpa_graphs import attention_recipe
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from gpu.arrays import normal, wide
-from gpu.variants import ALLOWED, TF32_SHOWS, Case, attend, compiled, deviation, only, plans_of, slopes
+from gpu.variants import ALLOWED, TF32_SHOWS, Case, attend, by_erratum, compiled, deviation, only, parameters, plans_of, slopes
 
 FLASH, EFFICIENT, CUDNN, MATH = (SDPBackend[f"{n}_ATTENTION" if n != "MATH" else n] for n in ("FLASH", "EFFICIENT", "CUDNN", "MATH"))
 RAGGED = ((300, 300), (37, 37))
@@ -68,7 +69,7 @@ MATH_CASES = (
 
 
 @pytest.mark.gpu(row="SDPA-5")
-@pytest.mark.parametrize("case", MATH_CASES, ids=str)
+@pytest.mark.parametrize("case", parameters(MATH_CASES))
 def test_math(row: Any, xp: Any, rehearsed: bool, case: Case) -> None:
     row.expect("products and a softmax: as exact as the dtype, half types as float32 is; rows without a key are zeros")
     first, back, choice = sized(case, rehearsed).run(xp, MATH)
@@ -125,7 +126,13 @@ def test_what_a_mask_leaves_out_does_not_count(row: Any, xp: Any) -> None:
 
 
 def _check(row: Any, xp: Any, rehearsed: bool, case: Case, kernel: SDPBackend, algorithm: str) -> None:
-    first, back, choice = sized(case, rehearsed).run(xp, kernel)
+    try:
+        first, back, choice = sized(case, rehearsed).run(xp, kernel)
+    except NoKernel as refused:
+        if not by_erratum(refused):
+            raise
+        row.observe(f"{case}: refused by an erratum")
+        return
     row.observe(f"{case}: {first:.2g}" + (f", gradients {back:.2g}" if case.grad else ""), f"{choice.library} {choice.algorithm}")
     assert choice.algorithm == algorithm
     assert first <= case.allowed and back <= 4 * case.allowed
@@ -160,7 +167,7 @@ def test_dropout_of_flash_leaves_out_what_that_of_math_leaves_out(row: Any, xp: 
 
 
 @pytest.mark.gpu(row="SDPA-7")
-@pytest.mark.parametrize("case", EFFICIENT_CASES, ids=str)
+@pytest.mark.parametrize("case", parameters(EFFICIENT_CASES))
 def test_efficient(row: Any, xp: Any, rehearsed: bool, kernels: Any, case: Case) -> None:
     row.expect("as FLASH; float32 within 1e-5, in TF32 only where it is permitted; masks, other lengths, other dims of the value")
     algorithm = "efficient"
@@ -243,6 +250,8 @@ def test_the_order_of_kernels(row: Any, xp: Any, rehearsed: bool, kernels: Any) 
         "by default FLASH, or CUDNN where it leads for the device and the heads; CUDNN after set_priority; the default again afterwards; "
         "the next where one is switched off"
     )
+    first_sights.clear()  # rows before this one have had other shapes
+    _core.memo_clear()
     case = sized(Case(grad=True), rehearsed)
     given, wanted = case.arrays(xp), case.wanted[0]
 
@@ -285,8 +294,11 @@ def test_a_second_opinion(row: Any, xp: Any, rehearsed: bool, kernels: Any) -> N
             told = np.asarray(jax.nn.dot_product_attention(q, k, v, is_causal=True)).swapaxes(1, 2).astype(np.float64)
         errors = {}
         for kernel in (FLASH, EFFICIENT, CUDNN, MATH):
-            with only(kernel):
-                errors[kernel.name] = deviation(attend(**case.arrays(xp), **case.options), told)
+            try:
+                with only(kernel):
+                    errors[kernel.name] = deviation(attend(**case.arrays(xp), **case.options), told)
+            except NoKernel as refused:
+                assert by_erratum(refused), refused
         row.observe(f"JAX {jax.__version__} on {jax.default_backend()}, {case}: {', '.join(f'{n} {e:.2g}' for n, e in errors.items())}")
         assert max(errors.values()) <= case.allowed
 
@@ -362,7 +374,7 @@ def test_a_mask_where_64_queries_are_left_of_128(row: Any, xp: Any, rehearsed: b
         first, back, choice = sized(case, rehearsed).run(xp, CUDNN)
     except NoKernel as error:
         row.observe(f"{case}: refused: {' '.join(str(error).split())[:200]}")
-        assert "cudnn" in str(error)
+        assert by_erratum(error), "nothing else is against it"
         return
     row.observe(f"{case}: {first:.2g}, gradients {back:.2g}", f"{choice.library} {choice.algorithm}")
     assert first <= case.allowed and back <= 4 * case.allowed
@@ -431,20 +443,3 @@ def test_a_nan_in_a_packed_sequence(row: Any, xp: Any) -> None:
     reached = [bool(np.isnan(found[at]).any()) for at in (slice(0, 60), slice(60, 100), slice(200, 300))]
     row.observe(f"{backline.explain().chosen.key}: NaN in the first sequence, the one before, the one behind: {reached}")
     assert np.isnan(found[100:200]).all() and not reached[0]
-
-
-@pytest.mark.gpu(row="SDPA-11")
-@pytest.mark.parametrize("kernel", [FLASH, EFFICIENT, CUDNN, MATH], ids=lambda kernel: kernel.name)
-def test_gradients_from_the_log_sum_exp(row: Any, xp: Any, rehearsed: bool, kernel: SDPBackend) -> None:
-    row.expect("gradients that are given the output and the log-sum-exp are those that are not, to rounding")
-    case = sized(Case(causal=True, grad=True), rehearsed)
-    given = case.arrays(xp, grad=True)
-    arrays = given["query"], given["key"], given["value"]
-    with only(kernel):
-        attended = attend(*arrays, **case.options, return_lse=True)
-        found = slopes(*arrays, given["grad_output"], **case.options, output=attended.output, lse=attended.lse)
-    with sdpa_kernel(MATH):
-        lse = attend(*(wide(x) for x in arrays), **case.options, return_lse=True).lse
-    errors = [deviation(one, of) for one, of in zip(found[:3], case.wanted[1][:3], strict=True)]
-    row.observe(f"{kernel.name}: gradients {max(errors):.2g}, log-sum-exp {deviation(attended.lse, lse):.2g}")
-    assert max(errors) <= 4 * case.allowed and deviation(attended.lse, lse) <= 1e-3

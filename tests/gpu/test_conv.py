@@ -105,7 +105,7 @@ def test_deterministic_gives_the_same_bits(row: Any, images: Callable[..., Convo
 
 @pytest.mark.gpu(row="CONV-2")
 def test_deterministic_plans_are_some_of_all(row: Any, xp: Any, size: Size) -> None:
-    """What the filter drops: told by building every plan with it and without."""
+    """The filter drops plans: every plan is built with it and without."""
     n, channels = size((56, 64), (8, 4))
     made = Convolution(xp, (4, channels, n, n), (channels, channels, 3, 3), padding=1)
     for op in ("weight",):  # of which some are not, whatever the version

@@ -168,8 +168,12 @@ def test_shapes_at_the_edge(row: Any, xp: Any) -> None:
 
 
 @pytest.mark.gpu(row="ELEM-1")
-def test_more_elements_than_an_int_counts(row: Any, xp: Any, size: Any) -> None:
+def test_more_elements_than_an_int_counts(row: Any, xp: Any, size: Any, rehearsed: bool) -> None:
+    row.expect("relu and dropout reach the last of 2**31 + 9 elements")
     count = size((1 << 31) + 9, 1009)
+    if not rehearsed and xp.cuda.runtime.memGetInfo()[0] < 5 * 2 * count:
+        row.observe("too little memory for it")
+        return
     x = xp.ones(count, np.float16)
     made = F.relu(x)
     assert float(made[-1]) == 1.0 and float(made[0]) == 1.0

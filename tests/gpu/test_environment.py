@@ -80,8 +80,8 @@ def test_cudnn_and_its_frontend(row: Any) -> None:
 def test_packages(row: Any, request: pytest.FixtureRequest) -> None:
     row.expect("versions of packages are taken down, and how the compiled parts came here")
     for found in importlib.metadata.distributions():
-        name = str(found.metadata["Name"]).lower()
-        if name.replace("_", "-").partition("-")[0] in DISTRIBUTIONS:
+        name = str(found.metadata["Name"]).lower().replace("-", "_")  # metadata spell it either way
+        if name.partition("_")[0] in DISTRIBUTIONS:
             row.results.versions[f"package {name}"] = {"version": found.version, "read by": "metadata"}
     notes = request.config.pluginmanager.getplugin("gpu-check").machine.notes
     built = next((note for note in notes if "compiled parts" in note), "")

@@ -13,6 +13,7 @@ from backline import quantized, switches
 from backline.errors import BadValue
 from backline.nn import functional as F
 from gpu.arrays import error, normal, wide
+from gpu.convolutions import CLOSE
 from gpu.int8_layers import nasty, packed
 from gpu.watch import watched
 
@@ -82,10 +83,10 @@ def test_convolutions_read_weights_where_they_lie(row: Any, xp: Any, size: Size,
         expected = F.conv2d(wide(x), wide(w), padding=1)
     found, orders = error(result, expected), len(layer._layer.copies)
     row.expect(
-        "error below 1e-5; a second call leaves nothing behind but its result; with channels last the weight is there twice"
+        f"error below {CLOSE}; a second call leaves nothing behind but its result; with channels last the weight is there twice"
     )
     row.observe(f"error {found}, {more} bytes more, {orders} orders", backline.explain().chosen.key)
-    assert found < 1e-5 and more < 1024 and orders == (2 if last else 1)
+    assert found < CLOSE and more < 1024 and orders == (2 if last else 1)
 
 
 @pytest.mark.gpu(row="PACK-4")

@@ -24,6 +24,8 @@ def test_in_turn_with_peers(row: Any, timed: dict[str, Any], section: str, _chec
     row.record()
     row.expect("timings of Backline and its peers, taken in turn")
     lines = timed[section]
+    if not lines and timed.get("late"):
+        pytest.skip(f"not reached: {timed['late']}")
     for line in lines:
         about = {name: line[name] for name in ("op", "shape", "dtype")}
         if "error" in line:
@@ -37,7 +39,7 @@ def test_in_turn_with_peers(row: Any, timed: dict[str, Any], section: str, _chec
         row.finding(6, "; ".join(f"{case}: {found}" for case, found in peers.ratios(lines).items()))
     mine = [line for line in lines if line["library"].startswith("backline")]
     failed = [line for line in mine if "error" in line and "not reached" not in line["error"]]
-    if _check.lacks("triton") or _check.lacks("cudnn"):  # kernels of attention are asked for by name
+    if any(map(_check.lacks, ("triton", "cudnn", "capability >= 8.0"))):  # kernels of attention are asked for by name
         failed = [line for line in failed if section != "attention" or not line["error"].startswith("NoKernel")]
     assert lines, timed.get("printed", "")
     assert not failed, f"{failed}\n{timed.get('printed', '')}"

@@ -15,9 +15,11 @@ from backline.backends import cudnn
 from backline.errors import NoKernel, NotDeterministic
 from backline.nn import grad as G
 from gpu.arrays import dtype_of, wide
+from gpu.rows import AMPERE
 from recurrent import MODES, make, oracle
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+BFLOAT16 = pytest.mark.gpu(needs=("cudnn >= 91300", AMPERE))
 NEAR = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-12}
 TF32 = 2e-2  # 10 bits of each factor, over several steps
 FORMS = ((1, False, True, False), (1, True, False, True), (3, True, True, False))
@@ -69,7 +71,7 @@ def farthest(found: list[Any], expected: list[Any], what: str) -> float:
 
 
 @pytest.mark.gpu(row="RNN-1")
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [pytest.param(d, marks=BFLOAT16 if d == "bfloat16" else []) for d in DTYPES])
 def test_numbers(row: Any, xp: Any, size: Any, dtype: str) -> None:
     row.expect("results and gradients of all cells, by every algorithm of cuDNN that runs, are near those of float64")
     rng = np.random.default_rng(1)

@@ -14,10 +14,11 @@ from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
+import pytest
 
 import backline
 from backline import switches
-from backline.errors import BacklineError
+from backline.errors import BacklineError, NoKernel
 from backline.libraries.cuda.attention import kernel_compiler as compiler
 from backline.libraries.cuda.attention.launch_sequence import Step, recipe
 from backline.libraries.cuda.common import bindings
@@ -27,8 +28,9 @@ from backline.nn.attention import SDPBackend, sdpa_kernel
 from backline.problems import operand
 from backline.problems.attention_problem import AttentionProblem, attention_problem
 from gpu.arrays import dtype_of
+from gpu.rows import AMPERE
 
-__all__ = ["ALLOWED", "TF32_SHOWS", "Case", "attend", "compiled", "deviation", "only", "plans_of", "slopes"]
+__all__ = ["ALLOWED", "TF32_SHOWS", "Case", "attend", "by_erratum", "compiled", "deviation", "only", "parameters", "plans_of", "slopes"]
 
 TF32_SHOWS = 3e-6  # of numbers like these; float32 is ten times as exact
 ALLOWED = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12, "tf32": 5e-3}
@@ -175,6 +177,17 @@ class Case:
 
     def steps(self, capability: tuple[int, int]) -> list[Step]:
         return [step for problem in self.problems() for step in recipe(problem, capability, self.tf32).steps]
+
+
+def parameters(cases: Iterable[Case]) -> list[Any]:
+    """Cases as parameters of a test, with what TF32 and bfloat16 need of the device."""
+    marks = {True: [pytest.mark.gpu(needs=(AMPERE,))], False: []}
+    return [pytest.param(case, id=str(case), marks=marks[case.tf32 or case.dtype == "bfloat16"]) for case in cases]
+
+
+def by_erratum(refused: NoKernel) -> bool:
+    """Tells whether the one kernel that may run is kept from it by an erratum, which depends on versions and the device."""
+    return "erratum " in str(refused)
 
 
 def _begin() -> None:

@@ -158,6 +158,10 @@ template <class T> T __shfl_down_sync(unsigned, T v, unsigned by, int width = 32
     const unsigned lane = hollow::current % 32;
     return hollow_from(v, lane % width + by < (unsigned)width ? lane + by : lane);
 }
+template <class T> T __shfl_xor_sync(unsigned, T v, int mask, int width = 32) {
+    const unsigned lane = hollow::current % 32, other = lane ^ mask;
+    return hollow_from(v, other / width == lane / width ? other : lane);
+}
 template <class T> T __shfl_sync(unsigned, T v, int from, int width = 32) {
     const unsigned lane = hollow::current % 32;
     return hollow_from(v, lane / width * width + from % width);

@@ -28,7 +28,7 @@ _kept: list[Any] = []
 
 
 class _Seen(NamedTuple):
-    """What a played kernel looks at of CuPy."""
+    """The parts of CuPy that a played kernel looks at."""
 
     written: list[Any]
     cuda: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import subprocess
 import sys
 import types
 import zipfile
@@ -13,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from backline.libraries import presence
 from gpu import check as checks
 from gpu import machine as machines
-from gpu import peers
+from gpu import peers, test_peers
 from gpu.arrays import described
 from gpu.check import Check
 from gpu.machine import ROOT, Machine, NotReady, compile_parts
@@ -156,8 +158,45 @@ def test_what_rows_need(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> No
     assert machine.missing("two devices") == ""
     monkeypatch.setattr(bindings, "reason", lambda *names: f"no {names}")
     known = {"triton", "jax", "two devices", "no MAGMA", "cublas", "cublasLt", "cusolverDn", "cufft", "cudnn", "cusparseLt"}
-    assert {need for row in ROWS.values() for need in row.needs} <= known
+    assert {need for row in ROWS.values() for need in row.needs if " >= " not in need} <= known
     assert machine.missing("cublas") == "no ('cublas',)"
+
+
+@pytest.mark.parametrize(("need", "told", "missing"), [
+    ("cusolver >= 11.7.2", "11.7.1", "cuSOLVER 11.7.2 or later is needed, and this is 11.7.1"), ("cusolver >= 11.7.2", "11.7.2", ""),
+    ("cusolver >= 11.7.2", "12.0.0", ""), ("cusolver >= 11.7.2", None, ""), ("cublas >= 12.5", "12.4.5", "and this is 12.4.5"),
+    ("cublas >= 12.5", "12.10.0", ""), ("cudnn >= 91501", 91002, "and this is 91002"), ("cudnn >= 91501", 92800, ""),
+    ("capability >= 8.0", (7, 5), "compute capability 8.0 or later is needed, and this is 7.5"), ("capability >= 8.0", (10, 0), ""),
+])  # fmt: skip
+def test_what_is_too_old_is_missing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, need: str, told: Any, missing: str
+) -> None:
+    monkeypatch.setattr(machine, "device", lambda: types.SimpleNamespace(capability=told))
+    monkeypatch.setattr(
+        presence.presence(need.split()[0]) if "capability" not in need else machine, "version", lambda: told, raising=False
+    )
+    found = machine.missing(need)
+    assert missing in found and bool(found) == bool(missing)
+
+
+def test_variables_that_would_change_what_rows_see_are_removed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    os.environ |= {"NVIDIA_TF32_OVERRIDE": "0", "TORCH_BLAS_PREFER_CUBLASLT": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    machine.settle_variables()
+    assert not {"NVIDIA_TF32_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT"} & {*os.environ} and "CUBLAS_WORKSPACE_CONFIG" in os.environ
+    assert os.environ["CUPY_CACHE_DIR"].startswith(str(machine.folder))
+    assert machine.notes[0] == "NVIDIA_TF32_OVERRIDE=0 was set, and is not for the check" and len(machine.notes) == 2
+
+
+def test_timings_that_are_ended_are_not_reached(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*args: Any, **given: Any) -> None:
+        raise subprocess.TimeoutExpired("peers", 0.0)
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    timed = machine.peers(["products"], 2.0)
+    assert timed["late"] == "the timings did not end within 2 s" and not timed["products"]
+    with pytest.raises(pytest.skip.Exception, match="not reached: the timings did not end"):
+        test_peers.test_in_turn_with_peers(Results().recorder("PERF-1", "test"), timed, "products", None)
 
 
 def test_a_description_of_a_device_is_read_however_it_is_written() -> None:
@@ -207,10 +246,12 @@ class Item:
 
     def __init__(self, row: str | None, *needs: str) -> None:
         self.nodeid = f"test of {row}"
-        self.marker = None if row is None else pytest.mark.gpu(row=row, needs=needs).mark
+        # Those of parameters, which name no row, come with the test's own.
+        own = [pytest.mark.gpu(row=row).mark] if row else []
+        self.markers = [*own, *([pytest.mark.gpu(needs=needs).mark] if needs else [])]
 
-    def get_closest_marker(self, name: str) -> Any:
-        return self.marker
+    def iter_markers(self, name: str) -> Any:
+        return iter(self.markers)
 
 
 class Lacking:

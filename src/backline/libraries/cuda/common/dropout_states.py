@@ -36,7 +36,7 @@ def _library(path: str) -> Any:
 
 def _cupy(p: float) -> Any:
     try:
-        import cupy  # type: ignore[import-not-found]  # not installed where types are checked
+        import cupy
     except ImportError as error:
         text = f"init_dropout_state(dropout={p}) needs CuPy, which cannot be imported."
         raise BackendUnavailable(text, cause=str(error), remedy="pip install cupy-cuda13x") from None

@@ -1,4 +1,4 @@
-"""Which driver a text in PTX takes: the CUDA release that its version belongs to, and the first driver of that release.
+"""The driver that a text in PTX takes: the CUDA release that its version belongs to, and the first driver of that release.
 
 Both are NVIDIA's tables: the release history of PTX ("Parallel Thread Execution ISA"), and "CUDA Toolkit and Corresponding Driver
 Versions" of the release notes, its column for Linux.

@@ -129,6 +129,10 @@ def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int)
     return iter((Refusal("cudnn", sdpa.KERNEL, reason),)) if reason else sdpa.attention_algorithms(problem, known)
 
 
+def _attention_waits(problem: AttentionProblem) -> bool:
+    return sdpa.waits(problem, capability(index_of(problem)), bool(switches.current()["sdp_priority"]))
+
+
 def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
     return _plan(planner, problem, AttentionPlan, sdpa.attention_recipe(problem, algorithm.name))
 
@@ -173,7 +177,13 @@ class CuDNN(BindingLibrary):
 
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
-        AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+        AttentionProblem: Handler(
+            _attention_algorithms,
+            _prepare_attention,
+            one_shape=sdpa.COMPILED_AFTER,
+            one_shape_if=_attention_waits,
+            one_shape_work=sdpa.COMPILED_WORK,
+        ),
         PackedAttentionProblem: Handler(_packed_algorithms, _prepare_packed),
         RnnProblem: Handler(_rnn_algorithms, _prepare_rnn),
     }

@@ -16,8 +16,8 @@ from ...base import LEADS, Algorithm, Refusal
 from .conv_graphs import ALIGNMENT, TYPES, Dropout, Feed, Graph, Tensor, modes
 
 __all__ = [
-    "LARGEST_SEED", "AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal", "graph_strides", "leads",
-    "lies_as_graph_reads",
+    "COMPILED_AFTER", "COMPILED_WORK", "LARGEST_SEED", "AttentionRecipe", "attention_algorithms", "attention_recipe",
+    "attention_refusal", "graph_strides", "leads", "lies_as_graph_reads", "waits",
 ]  # fmt: skip
 
 KERNEL = "cudnn_attention"
@@ -28,6 +28,9 @@ MASKED = "a key that a mask leaves out still counts if it, or its value, is NaN 
 # Compute capability and head dims for which cuDNN's kernels, written for the device, come before ours in Triton: PyTorch's order,
 # not a measurement here.
 LEADING, LEADING_DIMS = (9, 0), (64, 128)
+# A plan is compiled for its shape, which takes a processor of 2 GHz 0.48 s. A kernel of cuDNN is taken to save 1 s in 1e15
+# operations: 600e12 a second in the place of 375e12, which nobody has measured here. So much work of one shape is worth its plan.
+COMPILED_AFTER, COMPILED_WORK = 100, 4.8e14
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,15 @@ def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Fa
 def leads(problem: AttentionProblem, capability: tuple[int, int] | None) -> bool:
     """Tells whether cuDNN's attention comes first where no switch sets a priority; errata refuse it before that matters."""
     return capability == LEADING and all(dim in LEADING_DIMS for dim in problem.dims)
+
+
+def waits(problem: AttentionProblem, capability: tuple[int, int] | None, ordered: bool) -> bool:
+    """Tells whether cuDNN is passed over for a Problem where shapes keep changing: where it leads, and the user has set no order.
+
+    Not with dropout: another library leaves out other elements for a seed, and gradients have to leave out those of their output,
+    while the calls of the one and of the other are counted apart.
+    """
+    return not problem.dropout and not ordered and leads(problem, capability)
 
 
 def attention_algorithms(problem: AttentionProblem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
