@@ -1,4 +1,4 @@
-"""What the compiled core is given by mistake, and what it does when memory or threads run out: a typed error, never a crash."""
+"""Wrong arguments to the compiled core, and memory or threads that run out: a typed error, never a crash."""
 
 from __future__ import annotations
 

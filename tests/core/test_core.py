@@ -444,6 +444,24 @@ def test_large_results_are_used_again_and_stay_within_the_bound() -> None:
         _core.pool_limit(-1)
 
 
+def test_empty_takes_large_arrays_from_the_pool() -> None:
+    before = _core.pool_info()["taken"]
+    small, large = _core.empty((3, 2), np.dtype(np.float32)), _core.empty((512, 1024), np.dtype(np.float64))
+    assert _core.pool_info()["taken"] > before
+    assert (small.shape, small.dtype, small.flags.c_contiguous) == ((3, 2), np.float32, True)
+    assert (large.shape, large.dtype, large.flags.owndata) == ((512, 1024), np.float64, True)
+    large[:] = 1
+    large.resize((600, 1024), refcheck=False)  # memory of the pool moves like any other
+    assert large[:512].min() == 1
+    assert _core.empty(5, np.dtype(object)).tolist() == [None] * 5
+    assert _core.empty((0, 1 << 40), np.dtype(np.int8)).shape == (0, 1 << 40)
+    for shape in (-1, (1 << 40, 1 << 40), (1,) * 100):
+        with pytest.raises(ValueError):
+            _core.empty(shape, np.dtype(np.float64))
+    with pytest.raises(TypeError):
+        _core.empty("3", np.dtype(np.float64))
+
+
 def test_arrays_of_the_pool_are_ordinary_arrays() -> None:
     a = big()
     assert (a == 600).all() and a.flags.owndata and a.ctypes.data % 64 == 0

@@ -1,4 +1,4 @@
-"""What a call costs that was made before: it reads no switch one by one, and nothing is chosen again."""
+"""The cost of a call that was made before: it reads no switch one by one, and nothing is chosen again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import backline
 from backline import libraries, linalg, switches
-from backline.engine import choose
+from backline.engine import choose, eligibility
 from backline.switches import snapshot, store
 from support import clean, need
 
@@ -22,7 +22,8 @@ READS = {  # every way there is to read a switch
     snapshot._Resolved: ("__getitem__", "__missing__", "get"),
     store: ("get", "origin", "history"),
     switches: ("get", "origin", "history"),
-    choose: ("choose", "able", "plan_for"),
+    choose: ("choose", "plan_for"),
+    eligibility: ("able",),
     libraries: ("all_libraries", "info", "is_loaded", "names"),
 }
 

@@ -1,4 +1,4 @@
-"""What a plan keeps from its first call, and operations that own some of their arrays."""
+"""Values that a plan keeps from its first call, and operations that own some of their arrays."""
 
 from __future__ import annotations
 

@@ -96,6 +96,35 @@ def test_after_a_pause_those_that_run_now_count(running: int | None, threads: in
     assert machine.passes(0.8, 3.5) == MOST_THREADS
 
 
+def test_a_program_that_has_computed_little_has_paused() -> None:
+    machine = Machine(2)
+    machine.passes(0.0, 0.0)
+    machine.running = 1
+    assert machine.passes(0.1, 0.9, own=0.4) == MOST_THREADS
+    assert machine.passes(0.1, 0.9, own=0.6) == 1
+
+
+def test_what_ran_for_a_moment_after_a_pause_is_not_made_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, now = Machine(2), [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    machine.passes(0.0, 0.0)
+    machine.running = 2
+    now[0] = 0.9
+    assert machine.passes(0.8, 0.9) == 1
+    checked = []
+    for _ in range(3 * processor_share.CHECKS):
+        now[0] += processor_share.CHECK_INTERVAL / 2
+        checked.append(machine.watch.look())
+    assert {threads for threads, _ in checked} == {1}  # it runs on
+    assert machine.watch._checks == 0 and checked[-1][1] > checked[0][1]  # and is believed to
+
+    now[0] = 2.0
+    assert machine.passes(0.8, 0.9) == 1
+    now[0] += processor_share.CHECK_INTERVAL
+    machine.running = 1
+    assert machine.watch.look()[0] == MOST_THREADS and machine.watch._checks == 0
+
+
 def test_programs_of_lower_priority_are_not_made_room_for() -> None:
     machine = Machine(2)
     machine.passes(0.0, 0.0)

@@ -70,7 +70,7 @@ def test_the_status_is_that_of_the_program(library: str, how: str) -> None:
 
 
 def test_a_call_that_takes_long_does_not_keep_the_process() -> None:
-    """What cannot be waited for is left: the process ends with its own status, and what was printed is seen."""
+    """A call that cannot be waited for is left: the process ends with its own status, and what was printed is seen."""
     program = """
 import ctypes, sys, threading
 import numpy as np

@@ -60,7 +60,7 @@ def bits(result: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("library", ["mkl", "openblas", "blis"])
 def test_same_bits_for_any_number_of_threads(library: str, rng: np.random.Generator) -> None:
-    """What `determinism_level="threads"` promises, also for small calls that run without asking the library for a count."""
+    """The promise of `determinism_level="threads"`, also for small calls that run without asking the library for a count."""
     need(library)
     large = rng.standard_normal((300, 300))
     different = []

@@ -35,7 +35,7 @@ STOP_AT_FAILURES = 20
 
 
 class Worker:
-    """What one thread or task does: opens scopes, writes in them, leaves them in any order, and looks all the time."""
+    """One thread or task: opens scopes, writes in them, leaves them in any order, and looks all the time."""
 
     def __init__(self, number: int, seed: int, failures: list[str], shared: list[tuple[Any, dict[str, Any]]]) -> None:
         self.number, self.failures, self.shared = number, failures, shared

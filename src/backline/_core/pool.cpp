@@ -100,6 +100,20 @@ PyDataMem_Handler handler = {
     "backline_pool", 1, {nullptr, handler_malloc, handler_calloc, handler_realloc, handler_free}};
 PyObject *handler_capsule = nullptr;
 
+// A new array in C order for Python code: its large results, too, lie in memory that is used again.
+PyObject *empty(PyObject *shape, PyObject *dtype) {
+    PyArray_Dims sizes = {nullptr, 0};
+    PyArray_Descr *descr = nullptr;
+    if (!PyArray_IntpConverter(shape, &sizes)) throw PythonError();
+    if (!PyArray_DescrConverter(dtype, &descr)) {
+        PyDimMem_FREE(sizes.ptr);
+        throw PythonError();
+    }
+    PyObject *array = new_array(descr, sizes.len, sizes.ptr, nullptr, false);
+    PyDimMem_FREE(sizes.ptr);
+    return array;
+}
+
 PyObject *pool_info() {
     Py_ssize_t bytes, blocks, limit;
     unsigned long long all, again;
@@ -119,6 +133,7 @@ void pool_limit(int64_t limit) {
 }
 
 PyMethodDef methods[] = {
+    function<empty>("empty", "empty(shape, dtype): an uninitialised array in C order, its data from the pool when large."),
     function<pool_info>("pool_info", "State of the pool of large blocks: bytes and blocks kept, limit, blocks taken, reused."),
     function<pool_limit>("pool_limit", "Keep at most this many bytes of freed large blocks."),
     {}};

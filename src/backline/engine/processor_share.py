@@ -39,6 +39,9 @@ PART = 0.4  # of a processor that other programs may use without one being left 
 QUOTA = 2.0  # seconds between readings of the quota of the control group
 ACTIVE = 1e-3  # seconds of processor time between two readings that make a thread of this process worth watching
 GLANCES = 50  # as many times what a look at those threads takes pass before the next: short calls must not pay for it each time
+WORKED = 0.5  # part of the time that this program has computed for, on one processor; where it was less, it has paused
+CHECKS = 5  # how often it is looked again whether what ran after a pause still runs, before it is believed to run on
+CHECK_INTERVAL = 1e-3  # seconds between these looks
 GLANCE = 4e-6  # seconds in which a thread that runs is seen to run
 FLOPS = 4e5  # operations from which what is written in Python may use threads
 
@@ -150,6 +153,9 @@ class Watch:
         self._next = -math.inf  # when to read the counters
         self._most = 0  # processors that there were to use, at most
         self._more: tuple[float, int] | None = None  # since when there is room for more threads, and for how many
+        self._checks = 0  # that are left to tell whether what ran after a pause runs on
+        self._check_at = -math.inf  # when the next of them is due
+        self._alone = MOST_THREADS  # threads that there is room for where nobody else works
         self.threads = MOST_THREADS
 
     def look(self) -> tuple[int, float]:
@@ -164,8 +170,12 @@ class Watch:
                 now = after
             finally:
                 self._lock.release()
+        elif self._checks and now >= self._check_at:
+            self._check_at, self._checks = now + CHECK_INTERVAL, self._checks - 1
+            if (self._running() or 0) <= 1:  # such as the program that woke this one, and waits for it since
+                self.threads, self._checks = self._alone, 0
         if not self._clocks.watched() or self._most > _core.most_rolled:
-            return self.threads, max(self._next - now, 0.0)
+            return self.threads, max((self._check_at if self._checks else self._next) - now, 0.0)
         # Few of many are left alone: a team that gets smaller and larger from call to call ends and starts threads each time.
         running = self._clocks.running()
         threads = max(1, min(self.threads, self._most) - running) if 2 * running >= self._most else self.threads
@@ -178,13 +188,20 @@ class Watch:
         if reading.at - self._quota_at >= QUOTA:
             self._quota_now, self._quota_at = self._quota(), reading.at
         self._most = max(self._most, processors)
-        others = 0.0 if last is None else machine_load.used_by_others(last, reading)
-        if others > PART and reading.at >= self._next + INTERVAL and (running := self._running()) is not None:
-            # This program has paused, and others may have worked and ended meanwhile: those that run now count.
+        others, self._checks = 0.0 if last is None else machine_load.used_by_others(last, reading), 0
+        computed_little = last is not None and reading.own - last.own < WORKED * (reading.at - last.at)
+        paused = computed_little or reading.at >= self._next + INTERVAL
+        if others > PART and paused and (running := self._running()) is not None:
+            # Others may have worked meanwhile, and ended: those that run now count.
             others, self._more = min(others, max(running - 1.0, 0.0)), None
+            self._checks, self._check_at = CHECKS * (others > PART), time.perf_counter() + CHECK_INTERVAL
+        self._alone = self._threads_beside(0.0, processors)
+        return self._threads_beside(others, processors), (reading if last is None else last).at
+
+    def _threads_beside(self, others: float, processors: int) -> int:
         threads = room(processors, others, self._quota_now)
         # A program that asks for more threads than there are processors gets them, where nobody else wants any.
-        return (MOST_THREADS if threads == self._most else threads), (reading if last is None else last).at
+        return MOST_THREADS if threads == self._most else threads
 
     def _settle(self, wanted: int, since: float) -> None:
         """Uses fewer threads at once, and more when there has been room for them for a while."""
