@@ -16,8 +16,9 @@ from ..errors import BadValue
 from ..libraries.base import Algorithm, planner_for
 from ..problems import SHORT, Problem, short
 from .choice import Candidate
-from .choose import able, choose, planner
+from .choose import choose, planner
 from .effective_precision import FINENESS, node, permitted, spelled
+from .eligibility import able
 from .leader import threads_of
 from .mantissa_bits import MantissaBits
 from .precision_cases import ADVERSARIAL, FORMATS, ONE_TERM, ORDINARY, Case, cases
@@ -327,7 +328,7 @@ def check_precision(
             progress(number, len(wanted), case.text)
         problem = Problem.parse(case.text)
         refused: list[Candidate] = []
-        algorithms = able(problem, threads_of(snapshot), snapshot, refused, {})
+        algorithms = able(problem, threads_of(snapshot), snapshot, refused, planner)
         if library and library not in {a.library for a in algorithms}:
             continue
         measurement = measure(problem, algorithms, seed=seed, change=case.change)
@@ -363,7 +364,7 @@ def loss_of_choice(problem: Problem, seed: int) -> tuple[float, Measurement]:
     chosen = choose(problem, measure=False).chosen
     assert chosen is not None
     refused: list[Candidate] = []
-    others = permitted(able(problem, threads_of(snapshot), snapshot, refused, {}), problem, snapshot, refused)
+    others = permitted(able(problem, threads_of(snapshot), snapshot, refused, planner), problem, snapshot, refused)
     algorithms = [chosen, *(a for a in others if a.key != chosen.key)]
     for elements, repeats in ((ELEMENTS, REPEATS), (64 * ELEMENTS, 8 * REPEATS)):
         made = measure(problem, algorithms, seed=seed, elements=elements, repeats=repeats)

@@ -10,27 +10,27 @@ among equals; 7. nothing left is `NoKernel`, and a preference that was not kept 
 from __future__ import annotations
 
 import contextvars
-import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import capability, errata, fixed_order
+from ..libraries import capability, fixed_order
 from ..libraries.array_kinds import measured_by
-from ..libraries.base import Algorithm, Library, Refusal, RefusedForNow, planner_for
+from ..libraries.base import Algorithm, RefusedForNow, planner_for
 from ..native import thread_team
 from ..problems import Problem
 from ..switches.scope_state import process, states
 from . import (
     candidate_order,
     effective_precision,
+    eligibility,
     fft_plan_caches,
     first_sights,
     plan_caches,
     policy,
-    precision_figures,
     problem_class,
     processor_share,
     ranking,
@@ -39,12 +39,11 @@ from . import (
 )
 from .choice import Candidate, Choice
 from .device_leader import device_leader
-from .leader import Leader, allowed_threads, forbids, leader, threads_of
+from .early_plan import EarlyPlan
+from .leader import Leader, leader, threads_of
 from .tuning import coverage, deciding_record, learned, record_store
 
-__all__ = ["NOT_LOADED", "able", "algorithms_of", "choice_of", "choose", "eligible", "plan_for", "planner", "prepared", "renewed"]
-
-NOT_LOADED = "not loaded"  # begins the reason of a library that was not asked
+__all__ = ["choice_of", "choose", "eligible", "plan_for", "planner", "prepared", "renewed"]
 
 
 def choose(
@@ -155,12 +154,12 @@ def _choose(
     asked = effective_precision.as_asked(problem, snapshot)
     record = deciding_record.find(asked, threads) if taken is None else None
     refused: list[Candidate] = []
-    could = able(problem, threads, snapshot, refused, without, waiting, told)
-    could = _permitted(could, problem, snapshot, refused)
+    could = eligibility.able(problem, threads, snapshot, refused, planner, without, waiting, told)
+    could = eligibility.precise(could, problem, snapshot, refused)
     timed, limit = policy.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
-    could = _accurate(could, problem, record, snapshot, refused, estimated=not measured or level != "off")
-    conforming = _conforming(could, problem, level, snapshot, refused)
+    could = eligibility.accurate(could, problem, record, snapshot, refused, estimated=not measured or level != "off")
+    conforming = eligibility.conforming(could, problem, level, snapshot, refused)
     if could and not conforming:
         refusals.not_deterministic(problem, level, snapshot, refused)
         conforming = could
@@ -185,7 +184,7 @@ def _choose(
             known = coverage.describe(record, conforming) if record is not None else ranking.describe(problem)
             basis = f"{known}; there is not enough memory to measure it"
         else:
-            conforming = _accurate(conforming, problem, record, snapshot, refused)
+            conforming = eligibility.accurate(conforming, problem, record, snapshot, refused)
             if not conforming:
                 raise refusals.no_kernel(problem, refused)
             busy = f", on a busy machine: {record.disturbed}" if record.disturbed else ""
@@ -240,8 +239,8 @@ def _conforming_on(
     threads: int, problem: Problem, level: str, record: Any, snapshot: Any, without: Mapping[str, str]
 ) -> list[Algorithm]:  # fmt: skip
     """Lists what may run on so many threads at a determinism level."""
-    able = [a for a in allowed_by(problem, threads, snapshot) if a.reaches(level) and a.key not in without]
-    return _accurate(able, problem, record, snapshot, [])
+    able = [a for a in eligibility.allowed_by(problem, threads, snapshot, planner) if a.reaches(level) and a.key not in without]
+    return eligibility.accurate(able, problem, record, snapshot, [])
 
 
 def eligible(problem: Problem, threads: int, refused: list[Candidate] | None = None) -> list[Algorithm]:
@@ -250,109 +249,7 @@ def eligible(problem: Problem, threads: int, refused: list[Candidate] | None = N
     The others go to `refused`, where that is given.
     """
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    return allowed_by(problem, threads, switches.current(), refused)
-
-
-def allowed_by(problem: Problem, threads: int, snapshot: Any, refused: list[Candidate] | None = None) -> list[Algorithm]:
-    """The same under a Snapshot."""
-    refused = [] if refused is None else refused
-    return _permitted(able(problem, threads, snapshot, refused, {}), problem, snapshot, refused)
-
-
-def _permitted(could: list[Algorithm], problem: Problem, snapshot: Any, refused: list[Candidate]) -> list[Algorithm]:
-    """Drops what is coarser than the switches permit, then what loses more digits than its family may."""
-    kept = effective_precision.permitted(could, problem, snapshot, refused)
-    return problem_class.of(problem, snapshot).precise(kept, refused)
-
-
-def able(
-    problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str],
-    waiting: Collection[str] = (), told: Mapping[str, Candidate] | None = None,
-) -> list[Algorithm]:  # fmt: skip
-    """Lists what libraries have for a Problem and switches do not forbid; the rest goes to `refused`, with its reason.
-
-    Libraries that are `waiting` are not asked.
-    """
-    kind, found = problem_class.of(problem, snapshot), []
-    off = kind.told()[0] if told is None else told
-    for name in kind.names:
-        if name in off:
-            refused.append(off[name])
-        elif name in waiting:
-            refused.append(Candidate(name, "", "next", f"{NOT_LOADED}: it would come after what is chosen"))
-        elif not (library := libraries.get(name)).available():
-            refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
-        elif library.concerns(type(problem), problem.op, problem.device):
-            found += _listed_by(library, problem, allowed_threads(library, threads, snapshot), snapshot, refused, without)
-        elif library.handlers:
-            refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}", lacks=True))
-    return found
-
-
-def _listed_by(
-    library: Library, problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
-) -> list[Algorithm]:
-    able = []
-    for found in algorithms_of(library, problem, threads):
-        if isinstance(found, Refusal):
-            refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch, lacks=found.lacks))
-            continue
-        reason, switch = forbids(found, snapshot)
-        if not reason:
-            reason = errata.refusal(library, problem, found)
-        if not reason and found.key in without:
-            reason = f"failed when it was prepared: {without[found.key]}"
-        if reason:
-            refused.append(Candidate(library.name, found.name, "refused", reason, switch))
-        else:
-            able.append(found)
-    return able
-
-
-def algorithms_of(library: Library, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-    """Yields what a library has for a Problem; one that fails to tell is refused."""
-    try:
-        yield from library.algorithms(problem, threads, *planner_for(library, planner))
-    except Exception as error:  # a plug-in's mistake must not take the other libraries away
-        yield Refusal(library.name, "", f"{type(library).__name__}.algorithms raised {type(error).__name__}: {error}")
-
-
-def _accurate(
-    able: list[Algorithm], problem: Problem, record: Any, snapshot: Any, refused: list[Candidate], estimated: bool = True
-) -> list[Algorithm]:
-    """Drops what is less accurate than `max_error` allows: by the record, else if `estimated` by the shipped figures."""
-    allowed = snapshot["max_error"]
-    rejected = record.rejected if record is not None else {}
-    if math.isinf(allowed) and not rejected:
-        return able
-    kept = []
-    for a in able:
-        error, origin = record.error(a.key) if record is not None else None, "measured error"
-        if a.key in rejected:
-            refused.append(Candidate(a.library, a.name, "refused", rejected[a.key], error=error))
-            continue
-        if error is None and estimated and not math.isinf(allowed):
-            error, origin = precision_figures.estimate(problem, a), "error by the shipped figures"
-        if error is not None and error > allowed:
-            reason = f"{origin} {error:.1e} is above max_error = {allowed:.1e}"
-            refused.append(Candidate(a.library, a.name, "refused", reason, "max_error", error=error))
-        else:
-            kept.append(a)
-    return kept
-
-
-def _conforming(able: list[Algorithm], problem: Problem, level: str, snapshot: Any, refused: list[Candidate]) -> list[Algorithm]:
-    kept = []
-    for a in able:
-        asked, switch = policy.determinism(a, problem, level, snapshot)
-        if a.reaches(asked):
-            kept.append(a)
-        else:
-            reason = f"reaches determinism level {a.level!r}, {asked!r} is asked for"
-            if a.level == "off" and a.note:
-                reason += f" ({a.note})"
-            refused.append(Candidate(a.library, a.name, "refused", reason, switch))
-    return kept
+    return eligibility.allowed_by(problem, threads, switches.current(), planner, refused)
 
 
 def plan_for(problem: Problem, outgrown: bool | None = None) -> Any:
@@ -365,7 +262,7 @@ def plan_for(problem: Problem, outgrown: bool | None = None) -> Any:
         refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (spawn has more)")
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
-    concerned = outgrown is not None or {problem.family, problem.op} & first_sights.CONCERNED
+    concerned = outgrown is not None or first_sights.concerns(problem.family, problem.op, problem.device)
     early = _at_first_sight(problem, snapshot, bool(outgrown)) if concerned else None
     if early is not None:
         return early
@@ -414,7 +311,16 @@ def _at_first_sight(problem: Problem, snapshot: Any, outgrown: bool) -> Any:
     elif problem.packed:
         return None  # its layer would keep it
     plan.choice = choice_of(problem, found, snapshot)
-    return verbose_scopes.around(plan, libraries.get(found.algorithm.library), snapshot)
+    plan = verbose_scopes.around(plan, libraries.get(found.algorithm.library), snapshot)
+    if problem.device == "cpu":
+        return plan
+    return EarlyPlan(plan, min(found.passed.values()), partial(_best, problem, snapshot))
+
+
+def _best(problem: Problem, snapshot: Any) -> Any:
+    """The Plan for a shape that has come so often that it is worth any time."""
+    first_sights.counts_itself(problem, snapshot)
+    return plan_for(problem, True)
 
 
 def prepared(problem: Problem, algorithm: Algorithm, snapshot: Any) -> Any:
@@ -436,7 +342,8 @@ class _EnginePlanner:
     """The Planner that libraries are given."""
 
     def chosen(self, problem: Problem) -> Choice:
-        return choose(problem, measure=False)
+        # On a device one order decides, mostly, and the reasons of what was not chosen are found when they are read.
+        return choose(problem, measure=False, load=problem.device == "cpu")
 
     def plan(self, problem: Problem) -> Any:
         return plan_for(problem)

@@ -14,17 +14,19 @@ from typing import Any
 from .. import switches
 from ..libraries.base import Planner
 from ..problems import Problem
-from . import problem_class
+from . import device_leader, problem_class
 from .leader import Leader, leader, threads_of
 from .tuning import record_store
 
-__all__ = ["CHANGING", "CONCERNED", "at_first_sight", "clear", "counts_itself", "passing"]
+__all__ = ["CHANGING", "CHANGING_ON_DEVICES", "CONCERNED", "at_first_sight", "clear", "concerns", "counts_itself", "passing"]
 
 CONCERNED = {
     "conv", "rnn", "max_pool", "avg_pool", "layer_norm_grad", "batch_norm_train_grad", "quantized.conv2d", "quantized.linear",
     "quantized.linear_dynamic",
 }  # families and operations; and all that packed layers do
+ON_DEVICES = {"attention"}  # the same of arrays that are on a device
 CHANGING = 8  # shapes of a class from which on they are taken to keep changing: as many as templates wait for
+CHANGING_ON_DEVICES = 2  # the same there, where a Plan that is compiled takes as long as hundreds on the host
 MOST = 4096  # shapes that are known, of all classes: about as many as the Memo has plans for
 
 DONE = 1 << 30  # calls of a shape that is not counted any more
@@ -40,14 +42,16 @@ def at_first_sight(problem: Problem, snapshot: Any, planner: Planner, outgrown: 
     A Plan that was made so may be `outgrown`. Those of packed layers each count their own calls, and nobody else does: many
     layers of a network are alike.
     """
-    if problem.device != "cpu":
+    here = problem.device == "cpu"
+    if not here and (problem.packed or not device_leader.waits(problem, snapshot)):
         return None
-    calls = _count(_sight(problem, snapshot), problem_class.of(problem, snapshot))
+    most = CHANGING if here else CHANGING_ON_DEVICES
+    calls = _count(_sight(problem, snapshot), problem_class.of(problem, snapshot), most)
     if calls >= DONE or outgrown:
         return None
     found = None
     if record_store.empty() or record_store.find(problem, threads_of(snapshot)) is None:
-        found = leader(problem, snapshot, planner, changing=True)
+        found = (leader if here else device_leader.device_leader)(problem, snapshot, planner, changing=True)
     if found is not None and (0 if problem.packed else calls) < min(found.passed.values(), default=0):
         return found
     counts_itself(problem, snapshot)
@@ -62,9 +66,18 @@ def counts_itself(problem: Problem, snapshot: Any) -> None:
             _known[sight] = DONE
 
 
+def concerns(family: str, op: str, device: str) -> bool:
+    """Tells whether shapes of an operation are counted."""
+    among = CONCERNED if device == "cpu" else ON_DEVICES
+    return family in among or op in among
+
+
 def passing(problem: Problem) -> bool:
-    """Tells whether the calls of a Problem are counted here: its Plan is not to be kept, as another one takes its place soon."""
-    return 0 < _known.get(_sight(problem, switches.current()), 0) < DONE
+    """Tells whether the calls of a Problem are counted here: its Plan is not to be kept, as another one takes its place soon.
+
+    On devices the Plan counts them (`EarlyPlan`), and is kept.
+    """
+    return problem.device == "cpu" and 0 < _known.get(_sight(problem, switches.current()), 0) < DONE
 
 
 def clear() -> None:
@@ -82,15 +95,15 @@ def _sight(problem: Problem, snapshot: Any) -> int:
     return hash((problem, snapshot))
 
 
-def _count(sight: int, kind: problem_class.ProblemClass) -> int:
-    """Counts a call; returns how many came before, `DONE` unless so many shapes of its class did that one more may follow."""
+def _count(sight: int, kind: problem_class.ProblemClass, most: int) -> int:
+    """Counts a call; returns how many came before, `DONE` unless more than `most` shapes of its class have come."""
     with _lock:
         before = _known.pop(sight, None)
         if before is None:
             if len(_shapes) > MOST:
                 _shapes.clear()
             _shapes[kind] = _shapes.get(kind, 0) + 1
-            before = 0 if _shapes[kind] > CHANGING else DONE
+            before = 0 if _shapes[kind] > most else DONE
         _known[sight] = min(before + 1, DONE)
         if len(_known) > MOST:
             _known.popitem(last=False)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import libraries
 from ..libraries import capability, errata, overrides
-from ..libraries.base import BORROWED, COMPILED_AFTER, ONE_SHAPE, Algorithm, Library, Planner, Refusal, planner_for
+from ..libraries.base import ANY_SHAPE, BORROWED, COMPILED_AFTER, ONE_SHAPE, Algorithm, Library, Planner, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem, short
 from . import policy, problem_class, ranking
@@ -63,7 +63,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
             handler = library.handlers.get(type(problem))
             many = allowed_threads(library, threads, snapshot)
             if changing and handler is not None and handler.waits(problem):
-                passed[name] = handler.one_shape
+                passed[name] = handler.calls(problem)
                 listed = () if handler.soon is None else handler.soon(library.context(planner), problem, many)
             else:
                 listed = library.algorithms(problem, many, *planner_for(library, planner))
@@ -85,6 +85,8 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
                         break  # it has nothing that comes before
         except Exception:  # which `algorithms_of` makes a refusal of
             return None
+    if chosen is not None and ANY_SHAPE in chosen.traits:
+        passed.pop(chosen.library, None)  # its library has nothing better for later calls
     return None if chosen is None else Leader(chosen, kind, threads, passed)
 
 

@@ -14,8 +14,9 @@ from ..problems.conv_problem import ConvProblem
 from ..problems.matmul_problem import MatmulProblem
 from ..problems.rnn_problem import RnnProblem
 from .choice import Candidate
-from .choose import able
+from .choose import planner
 from .effective_precision import FINENESS, node, permitted, requested, spelled
+from .eligibility import able
 
 __all__ = ["EffectivePrecision", "Row", "table"]
 
@@ -102,7 +103,7 @@ def _sample(device: str, operation: str) -> Problem:
 
 def _effective(problem: Problem, snapshot: Any) -> Iterator[tuple[str, str, str]]:
     refused: list[Candidate] = []
-    could = able(problem, snapshot["num_threads"], snapshot, refused, {})
+    could = able(problem, snapshot["num_threads"], snapshot, refused, planner)
     kept = permitted(could, problem, snapshot, refused)
     wish = requested(problem, snapshot)
     for library in dict.fromkeys(a.library for a in could):

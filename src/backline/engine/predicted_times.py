@@ -264,7 +264,7 @@ def _completed(logs: dict[str, float], place: Place, shipped: Points | None) -> 
 
 
 class _Gains:
-    """What all threads bring on another class of processors, as far as it is to be expected here, too.
+    """Gains of all threads on another class of processors, as far as they are to be expected here, too.
 
     What they brought in a single measurement says little of another machine: in part it is taken to be what they brought to the
     library in this operation as a rule.

@@ -23,6 +23,7 @@ __all__ = ["ProblemClass", "find", "of"]
 
 MOST = 256  # classes that are kept; beyond, all are found anew
 ORDERS = 1024  # of the libraries, likewise, of each class
+PLACES = 64  # in a program where scopes are opened, likewise
 
 # Families in which the ranking orders algorithms, after what switches say of attention kernels.
 BY_RANK = ("attention", "conv", "fft", "linalg", "matmul", "neural", "quantized", "rnn")
@@ -89,7 +90,7 @@ class ProblemClass:
         some = (Algorithm(library=name, name="") for name in policy.DETERMINISTIC if name in self.names)
         self._levels = {a.library: policy.determinism(a, sample, level, snapshot)[0] for a in some}
         self.repeats = level != "off" or any(asked != "off" for asked in self._levels.values())
-        self._told: tuple[Any, Told] | None = None
+        self._told: dict[tuple[Any, ...], tuple[Any, Told]] = {}  # by the scopes that are open
         self._too_coarse: set[str] = set()  # keys of algorithms; the precision of one is the same for all Problems of a class
         # What the user names runs, however many digits it loses.
         self._named = {*snapshot["only"], *policy.preferred(sample, snapshot)[0]}
@@ -100,11 +101,16 @@ class ProblemClass:
     def told(self) -> Told:
         """Returns a refusal for each library that a switch refuses, and the switches that mattered, with their origins."""
         state = states.get(None)
-        if state is not None and state.layers:
+        layers = state.layers if state is not None else ()
+        if any(written is not None for _, _, written in layers):  # what was assigned there has places of its own
             return self._tell()
-        if self._told is None or self._told[0] is not process.bare:  # every assignment makes a new one
-            self._told = process.bare, self._tell()
-        return self._told[1]
+        opened = tuple((scope.name, scope.where, values) for scope, values, _ in layers)
+        known = self._told.get(opened)
+        if known is None or known[0] is not process.bare:  # every assignment makes a new one
+            if len(self._told) >= PLACES:
+                self._told.clear()
+            known = self._told[opened] = process.bare, self._tell()
+        return known[1]
 
     def _tell(self) -> Told:
         refused = {}

@@ -17,7 +17,7 @@ from .. import _core, libraries, switches
 from ..errors import BacklineError
 from ..libraries.base import BORROWED, Algorithm
 from ..problems import Problem
-from . import choose, effective_precision, policy, ranking, verbose_scopes
+from . import choose, effective_precision, eligibility, policy, ranking, verbose_scopes
 from .choice import Candidate, Choice
 from .tuning import learned_records, machine_load, record_store
 from .tuning.measure import NUMPY_SPIN, SPIN, THREADED
@@ -169,7 +169,7 @@ class Trials:
         begin = clock()
         learner = self.known.learner
         choice, more = self.choice, 0.0
-        if any(c.detail is None and c.reason.startswith(choose.NOT_LOADED) for c in choice.candidates):
+        if any(c.detail is None and c.reason.startswith(eligibility.NOT_LOADED) for c in choice.candidates):
             more = LOADING
             if learned_records.costs.room(learner.overhead) >= LOADING:
                 choice, more = choose.choose(self.problem, measure=False, snapshot=self.snapshot), 0.0
@@ -191,7 +191,7 @@ class Trials:
         told = {key: predicted.get(ranking.named(key, predicted)) for key in self.known.algorithms}
         if record is None or not record.medians:
             return told
-        ratios = [seconds / told[key] for key, seconds in record.medians.items() if told.get(key)]  # type: ignore[operator]
+        ratios = [seconds / time for key, seconds in record.medians.items() if (time := told.get(key))]
         scale = median(ratios) if ratios else 0.0
         return {key: record.seconds(key) or (scale * time if time else 0.0) or None for key, time in told.items()}
 

@@ -19,7 +19,7 @@ from . import Operand, Problem
 from .dtypes import compute_dtype
 from .memory_layout import contiguous_strides
 
-__all__ = ["AttentionGrads", "AttentionLSE", "AttentionProblem", "attention_problem", "wrong"]
+__all__ = ["AttentionGrads", "AttentionLSE", "AttentionProblem", "SoftmaxAttention", "attention_problem", "wrong"]
 
 _ALIGNED = 256  # bytes: what every allocator of GPU memory gives, and more than any kernel wants
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -42,8 +42,63 @@ class AttentionLSE(NamedTuple):
     lse: np.ndarray[Any, Any]
 
 
+class SoftmaxAttention(Problem):
+    """Common to the Problems of attention: roles ``query``, ``key`` and ``value``, and the parameters that all of them have."""
+
+    @cached_property
+    def qkv(self) -> tuple[Operand, ...]:
+        """Query, key and value, whatever the order in which the call lists them."""
+        roles = {o.role: o for o in self.operands}
+        return roles["query"], roles["key"], roles["value"]
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        return self.qkv[0].dtype
+
+    @cached_property
+    def dims(self) -> tuple[int, ...]:
+        """Head dims of query, key and value."""
+        return tuple(o.shape[-1] for o in self.qkv)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths of query, key and value; of packed sequences the ones that none of them exceeds."""
+        raise NotImplementedError
+
+    @property
+    def is_causal(self) -> bool:
+        return bool(self.parameter("is_causal", False))
+
+    @property
+    def enable_gqa(self) -> bool:
+        return bool(self.parameter("enable_gqa", False))
+
+    @property
+    def returns_lse(self) -> bool:
+        return bool(self.parameter("return_lse", False))
+
+    @cached_property
+    def lse_dtype(self) -> np.dtype[Any]:
+        """Dtype of the log-sum-exp: what softmax is computed in."""
+        return compute_dtype(self.dtype)
+
+    @cached_property
+    def scale(self) -> float:
+        given = self.parameter("scale")
+        if given is not None:
+            return float(given)
+        return float(self.dims[0]) ** -0.5 if self.dims[0] else 1.0
+
+    @cached_property
+    def summands(self) -> int:
+        return max(self.dims[0] + self.lengths[1], 1)
+
+    def shape_class(self) -> str:
+        return "causal" if self.is_causal else ""
+
+
 @dataclass(frozen=True)
-class AttentionProblem(Problem):
+class AttentionProblem(SoftmaxAttention):
     """``softmax(scale * query @ key.T + mask) @ value``.
 
     Roles: ``query``, ``key``, ``value``, ``mask`` where there is one, ``grad`` where gradients are asked for, and with that
@@ -66,16 +121,6 @@ class AttentionProblem(Problem):
     dense: bool = True
 
     @cached_property
-    def qkv(self) -> tuple[Operand, ...]:
-        """Query, key and value, whatever the order in which the call lists them."""
-        roles = {o.role: o for o in self.operands}
-        return roles["query"], roles["key"], roles["value"]
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        return self.qkv[0].dtype
-
-    @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of query, key and value."""
         return tuple(o.shape for o in self.qkv)
@@ -83,11 +128,6 @@ class AttentionProblem(Problem):
     @cached_property
     def mask(self) -> Operand | None:
         return self.get("mask")
-
-    @cached_property
-    def dims(self) -> tuple[int, ...]:
-        """Head dims of query, key and value."""
-        return tuple(shape[-1] for shape in self.shapes)
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -113,39 +153,8 @@ class AttentionProblem(Problem):
         return ("seed",) if self.dropout else ()
 
     @property
-    def is_causal(self) -> bool:
-        return bool(self.parameter("is_causal", False))
-
-    @property
-    def enable_gqa(self) -> bool:
-        return bool(self.parameter("enable_gqa", False))
-
-    @property
     def needs_grad(self) -> bool:
         return bool(self.parameter("needs_grad", False))
-
-    @property
-    def returns_lse(self) -> bool:
-        return bool(self.parameter("return_lse", False))
-
-    @cached_property
-    def lse_dtype(self) -> np.dtype[Any]:
-        """Dtype of the log-sum-exp: what softmax is computed in."""
-        return compute_dtype(self.dtype)
-
-    @cached_property
-    def scale(self) -> float:
-        given = self.parameter("scale")
-        if given is not None:
-            return float(given)
-        return float(self.dims[0]) ** -0.5 if self.dims[0] else 1.0
-
-    @cached_property
-    def summands(self) -> int:
-        return max(self.dims[0] + self.lengths[1], 1)
-
-    def shape_class(self) -> str:
-        return "causal" if self.is_causal else ""
 
     @cached_property
     def flops(self) -> float:

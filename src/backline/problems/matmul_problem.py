@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from . import Problem
+from .dtypes import HALVES
 from .memory_layout import batch_offsets, matrix_layout
 from .symbolic_sizes import rough
 
@@ -33,6 +34,7 @@ class View:
 
 
 MOST_ROWS = 8  # of an operand beside a large matrix, for which there are loops of our own
+TILE = 32  # 16-bit floats in a row of the processor's largest unit: some libraries copy matrices whose rows do not fill it
 
 
 def product_class(m: int, n: int, k: int, items: int) -> str:
@@ -81,8 +83,11 @@ class ProductProblem(MatrixProblem):
         return self.m <= MOST_ROWS or self.n <= MOST_ROWS
 
     def shape_class(self) -> str:
-        # Of symbolic sizes that of this call: the class only says which measurements are the nearest.
-        return product_class(*map(rough, (self.m, self.n, self.k, self.items)))
+        # Of symbolic sizes that of this call: the class only says which measurements are the nearest. But for its second word, on
+        # which much depends that changes from one size to the next.
+        found = product_class(*map(rough, (self.m, self.n, self.k, self.items)))
+        ragged = self.dtype.name in HALVES and found in ("square", "thin", "batch") and self.k % TILE != 0
+        return f"{found} ragged" if ragged else found
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-
-from . import Operand, Problem
-from .dtypes import compute_dtype
+from .attention_problem import SoftmaxAttention
 
 __all__ = ["PackedAttentionProblem", "length_class", "size_class"]
 
@@ -38,7 +34,7 @@ def length_class(n: int) -> int:
 
 
 @dataclass(frozen=True)
-class PackedAttentionProblem(Problem):
+class PackedAttentionProblem(SoftmaxAttention):
     """Attention of each sequence by itself; with a causal mask, the last query attends to all keys of its sequence.
 
     Operations: ``nn.functional.packed_attention`` and ``nn.grad.packed_attention_backward``.
@@ -50,16 +46,6 @@ class PackedAttentionProblem(Problem):
     `AttentionProblem`; ``return_lse``. ``gaps``: whether there may be rows of no sequence, queries without keys, or keys without
     queries. Results are zero there, and the log-sum-exp minus infinity; without ``gaps`` nothing is written there.
     """
-
-    @cached_property
-    def qkv(self) -> tuple[Operand, ...]:
-        """Query, key and value, whatever the order in which the call lists them."""
-        roles = {o.role: o for o in self.operands}
-        return roles["query"], roles["key"], roles["value"]
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        return self.qkv[0].dtype
 
     @cached_property
     def sequences(self) -> int:
@@ -84,31 +70,14 @@ class PackedAttentionProblem(Problem):
         return tuple(o.shape[1] for o in self.qkv)
 
     @cached_property
-    def dims(self) -> tuple[int, ...]:
-        """Head dims of query, key and value."""
-        return tuple(o.shape[2] for o in self.qkv)
-
-    @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Lengths that no sequence of the query, the key and the value exceeds."""
         queries, keys = int(self.parameter("max_q")), int(self.parameter("max_k"))
         return queries, keys, keys
 
     @property
-    def is_causal(self) -> bool:
-        return bool(self.parameter("is_causal", False))
-
-    @property
-    def enable_gqa(self) -> bool:
-        return bool(self.parameter("enable_gqa", False))
-
-    @property
     def gaps(self) -> bool:
         return bool(self.parameter("gaps", True))
-
-    @property
-    def returns_lse(self) -> bool:
-        return bool(self.parameter("return_lse", False))
 
     @property
     def needs_grad(self) -> bool:
@@ -118,25 +87,6 @@ class PackedAttentionProblem(Problem):
     def result(self) -> tuple[int, int, int]:
         """Shape of what attention gives."""
         return self.rows[0], self.heads[0], self.dims[2]
-
-    @cached_property
-    def lse_dtype(self) -> np.dtype[Any]:
-        """Dtype of the log-sum-exp: what softmax is computed in."""
-        return compute_dtype(self.dtype)
-
-    @cached_property
-    def scale(self) -> float:
-        given = self.parameter("scale")
-        if given is not None:
-            return float(given)
-        return float(self.dims[0]) ** -0.5 if self.dims[0] else 1.0
-
-    @cached_property
-    def summands(self) -> int:
-        return max(self.dims[0] + self.lengths[1], 1)
-
-    def shape_class(self) -> str:
-        return "causal" if self.is_causal else ""
 
     @cached_property
     def flops(self) -> float:

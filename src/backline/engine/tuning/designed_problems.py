@@ -28,7 +28,7 @@ FACTORIZATIONS = ("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.s
 
 
 def products(dtype: Any) -> Iterator[Call]:
-    sizes = [(n, n, n) for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)]
+    sizes = [(n, n, n) for n in (8, 16, 32, 48, 64, 128, 200, 256, 380, 512, 1024, 2048)]
     sizes += [(200, 8, 11), (80, 130, 5), (16, 256, 16), (500, 320, 16), (900, 60, 60)]
     sizes += [(20000, 64, 64), (4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)]
     sizes += [(n, n, 1) for n in (64, 256, 512, 900, 1400, 2048)] + [(1, n, n) for n in (64, 256, 512, 900, 1400, 2048)]
@@ -162,14 +162,16 @@ def halves(dtype: Any) -> Iterator[Call]:
     """Products and layers of 16-bit floats: on processors that have instructions for them, and elsewhere."""
     for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048):
         yield "matmul", (np.empty((n, n), dtype), np.empty((n, n), dtype)), {}
-    odd = [(90, 90, 90), (350, 350, 350), (1250, 1250, 1250)]  # tiles of 16-bit floats are large: what is left of them costs more
+    # Tiles of 16-bit floats are large: what is left of them costs more.
+    long = [(320, 950, 720), (900, 1300, 500)]
+    odd = [(90, 90, 90), (350, 350, 350), (1250, 1250, 1250), *long]
     for m, k, n in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16), *odd):
         yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
     for n in (64, 512, 2048):
         yield "matmul", (np.empty((1, n), dtype), np.empty((n, n), dtype)), {}
     for items, n in ((1000, 8), (512, 32), (64, 64), (32, 128)):
         yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
-    odd = [(24, 700, 900), (240, 1100, 600), (700, 350, 450)]
+    odd = [(24, 700, 900), (240, 1100, 600), (700, 350, 450), *long]
     for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512), *odd):
         x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
         yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}

@@ -72,7 +72,7 @@ class Tried:
 
 
 class Pace:
-    """How much longer candidates took beside the choice than was predicted, over the last Problems of one operation.
+    """Ratios of measured to predicted times of candidates beside the choice, over the last Problems of one operation.
 
     Predictions are in proportion to each other, and may be of another machine. What was found of some Problems serves the others:
     where a candidate has been compared with this choice before, that counts, else what became of others beside this choice.
