@@ -13,7 +13,7 @@ from ..problems.op_registry import operations
 from ..problems.result_tuples import LU, Slogdet
 from .array_arguments import cast, dtype_of, functions, given, into, one_kind, plain
 from .composite import natively, on_its_device
-from .eigenvalues import eigh, eigvalsh, svd, svdvals
+from .eigenvalues import eigh, eigvalsh, spectrum_flops, svd, svdvals
 from .factorizations import lu_factor_ex
 from .linalg_checks import Array, flag, is_matrix, matrices, number, problem
 from .linear_systems import inv
@@ -71,10 +71,6 @@ def _power_problem(A: Any, n: Any) -> Problem | None:
 
 def _lu_flops(m: int, n: int, k: int) -> float:
     return m * n**2 - n**3 / 3
-
-
-def _spectrum_flops(m: int, n: int, k: int) -> float:
-    return 4 * m * n**2 - 4 * n**3 / 3
 
 
 def _vectors_flops(m: int, n: int, k: int) -> float:
@@ -252,7 +248,7 @@ def _tolerance(where: str, a: Array, largest: Array, atol: Any, rtol: Any) -> Ar
     return limit
 
 
-@planned(_rank_problem, "linalg.svdvals", flops=_spectrum_flops)
+@planned(_rank_problem, "linalg.svdvals", flops=spectrum_flops)
 @on_its_device
 def matrix_rank(
     A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, out: Array | None = None

@@ -263,7 +263,7 @@ def _planned(build: Callable[..., ConvProblem]) -> Callable[[int, Callable[..., 
             return build(rank, *args, **kwargs)
 
         problem.__name__, problem.__doc__ = function.__name__, function.__doc__
-        problem.__signature__ = signature  # type: ignore[attr-defined]
+        problem.__signature__ = signature  # type: ignore[attr-defined]  # `inspect` looks at it; stubs of functions lack it
         single: Any = operation(function.__name__, module=MODULE, family="conv")(problem)
 
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _kernels
+from .. import _core, _kernels
 from ..errors import BadType, BadValue
 from ..libraries.kernels.array_loops import level_and_threads
 from .array_arguments import cast, dtype_of, functions, given
@@ -106,7 +106,7 @@ def _by_product(xp: Any, a: Array, b: Array) -> Any:
 
 def _by_rows(a: Array, b: Array, shape: tuple[int, ...], order: float) -> Array:
     """A few rows at a time, so that their differences lie in the processor's cache."""
-    result = np.empty(shape, a.dtype)
+    result = _core.empty(shape, a.dtype)
     flat = result.reshape(-1, *shape[-2:])
     one = np.broadcast_to(a, (*shape[:-2], *a.shape[-2:])).reshape(-1, *a.shape[-2:])
     other = np.broadcast_to(b, (*shape[:-2], *b.shape[-2:])).reshape(-1, *b.shape[-2:])

@@ -9,108 +9,22 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadAxis, BadType, BadValue
-from ..problems import Problem, operand
 from ..problems.dtypes import HALVES
-from ..problems.norm_problem import NormProblem
 from ..switches.switch import show
 from .array_arguments import dtype_of, functions, given, into, plain
-from .axes import axes_of, whole_axes
+from .axes import axes_of
 from .composite import on_its_device
-from .eigenvalues import svdvals
-from .linalg_checks import FLOATS, Array, dtype_given, flag, is_matrix, matrices, number, problem
+from .eigenvalues import spectrum_flops, svdvals
+from .linalg_checks import FLOATS, Array, dtype_given, flag, matrices, number
 from .linear_systems import inv_ex
+from .norm_builders import condition_problem, matrix_problem, norm_problem, vector_problem
 from .planned import planned
 from .promote import recast
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 
-INVERSE_SIZE = 128  # matrices so small have condition numbers by their inverse in one plan
 
-
-# The Problems of calls that libraries have a plan for ------------------------------------------------------------------
-
-
-def _vector_problem(x: Any, ord: Any = 2, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Problem | None:
-    axes = _whole_axes(x, dim)
-    if dtype is not None or axes is None or not _is_order(ord) or type(keepdim) is not bool or 0 in x.shape:
-        return None
-    return _norm_problem("linalg.vector_norm", x, ord, axes, keepdim)
-
-
-def _matrix_problem(
-    A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: Any = False, *, dtype: Any = None
-) -> Problem | None:
-    axes = _whole_axes(A, dim)
-    if dtype is not None or axes is None or dim is None or len(axes) != 2 or type(keepdim) is not bool or 0 in A.shape:
-        return None
-    if _is_word(ord, "fro") or (_is_order(ord) and abs(ord) in (1, math.inf)):
-        return _norm_problem("linalg.matrix_norm", A, ord, axes, keepdim)
-    last = set(axes) == {A.ndim - 2, A.ndim - 1}
-    if (_is_word(ord, "nuc") or (_is_order(ord) and abs(ord) == 2)) and A.dtype.name in FLOATS and last:
-        return _spectral_problem("linalg.matrix_norm", A, {"ord": ord, "keepdim": keepdim})
-    return None
-
-
-def _norm_of_problem(A: Any, ord: Any = None, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Problem | None:
-    if type(dim) is tuple and len(dim) not in (1, 2):
-        return None
-    if ord is None:
-        return _vector_problem(A, 2, dim, keepdim, dtype=dtype)
-    if dim is None and isinstance(A, np.ndarray) and A.ndim == 2:
-        dim = (0, 1)
-    if type(dim) is tuple and len(dim) == 2:
-        return _matrix_problem(A, ord, dim, keepdim, dtype=dtype)
-    if (type(dim) is int or (type(dim) is tuple and len(dim) == 1)) or (isinstance(A, np.ndarray) and A.ndim == 1):
-        return _vector_problem(A, ord, dim, keepdim, dtype=dtype)
-    return None
-
-
-def _condition_problem(A: Any, p: Any = None) -> Problem | None:
-    if not is_matrix(A):
-        return None
-    square, spectral = A.shape[-1] == A.shape[-2], p is None or (_is_order(p) and abs(p) == 2)
-    by_inverse = _is_word(p, "fro") or (_is_order(p) and abs(p) in (1, math.inf))
-    # Of large matrices the inverse and its norms are better taken one after the other, on all threads.
-    if not spectral and not (square and (_is_word(p, "nuc") or (by_inverse and A.shape[-1] <= INVERSE_SIZE))):
-        return None
-    return _spectral_problem("linalg.cond", A, {"p": p})
-
-
-def _is_order(ord: Any) -> bool:
-    """Tells if the order of a norm is a number, and no integer past what floats hold."""
-    return type(ord) in (int, float) and ord == ord and (math.isinf(ord) or abs(ord) < 2**53)
-
-
-def _is_word(ord: Any, word: str) -> bool:
-    return type(ord) is str and ord == word
-
-
-def _whole_axes(x: Any, dim: Any) -> tuple[int, ...] | None:
-    """The axes that a call names, none of them negative; None where it is left to the function."""
-    if not isinstance(x, np.ndarray) or x.dtype.name not in (*HALVES, *FLOATS):
-        return None
-    dims = tuple(range(x.ndim)) if dim is None or (type(dim) is tuple and not dim) else (dim,) if type(dim) is int else dim
-    return whole_axes(x.ndim, dims)
-
-
-def _norm_problem(op: str, x: Array, ord: Any, axes: tuple[int, ...], keepdim: bool) -> NormProblem:
-    result = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdim or i not in axes)
-    parameters = (("dim", axes), ("keepdim", keepdim), ("ord", ord))
-    return NormProblem(op, (operand("x", x),), parameters, "linalg", result=result)
-
-
-def _spectral_problem(op: str, A: Array, parameters: dict[str, Any]) -> Problem | None:
-    return problem(op, {"a": A}, parameters) if A.size else None
-
-
-def _spectrum_flops(m: int, n: int, k: int) -> float:
-    return 4 * m * n**2 - 4 * n**3 / 3
-
-
-# The operations --------------------------------------------------------------------------------------------------------
-
-
-@planned(_vector_problem)
+@planned(vector_problem)
 @on_its_device
 def vector_norm(
     x: Array, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None,
@@ -266,7 +180,7 @@ def _unknown_order(where: str, ord: str) -> BadValue:
 _ORDERS = "one of: 'fro', 'nuc', 2, -2, 1, -1, inf, -inf"
 
 
-@planned(_matrix_problem, "linalg.svdvals", flops=_spectrum_flops)
+@planned(matrix_problem, "linalg.svdvals", flops=spectrum_flops)
 @on_its_device
 def matrix_norm(
     A: Array, ord: float | str = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None,
@@ -346,7 +260,7 @@ def matrix_norm(
     return into(out, "matrix_norm", plain(result))
 
 
-@planned(_norm_of_problem, "linalg.matrix_norm")
+@planned(norm_problem, "linalg.matrix_norm")
 @on_its_device
 def norm(
     A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: Array | None = None
@@ -402,7 +316,7 @@ def norm(
     return vector_norm(a, ord, axes, keepdim, dtype=dtype, out=out)
 
 
-@planned(_condition_problem, "linalg.svdvals", "linalg.inv", flops=_spectrum_flops)
+@planned(condition_problem, "linalg.svdvals", "linalg.inv", flops=spectrum_flops)
 @on_its_device
 def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) -> Array:
     """Condition number for inversion.

@@ -102,7 +102,7 @@ def operation(
             if text:
                 warnings.warn(text, UserWarning, stacklevel=steps_out())
             # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own (recurrent networks).
-            once = {made.family, made.op} & first_sights.CONCERNED and first_sights.passing(made)
+            once = first_sights.concerns(made.family, made.op, made.device) and first_sights.passing(made)
             if text or once or is_drawn(made.parameters):
                 return (plan,)
             kept = fft_plan_caches.for_memo(plan)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _kernels
+from .. import _core, _kernels
 from ..errors import BadType, BadValue
 from ..libraries.kernels.array_loops import level_and_threads
 from ..switches.switch import show
@@ -29,7 +29,9 @@ PLACES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "circular": lambda length, more: (np.arange(length - more, length), np.arange(more)),
 }
 PADDINGS = ("reflect", "constant", "replicate", "circular")
-BLOCK_BYTES = 1 << 18  # of frames that are transformed at a time
+# Bytes of frames that are transformed at a time: on one thread, and for each of several threads. These wait for each other after
+# every step, which takes longer than what a smaller block saves, above all beside other programs.
+BLOCK_ALONE, BLOCK_SHARED = 1 << 18, 1 << 19
 
 
 @composed_of("fft.rfft", "fft.fft", module="backline")
@@ -182,11 +184,13 @@ def _on_host(
 ) -> Array:  # fmt: skip
     (frames, hop, bins), points, count = sizes, len(window), len(signals)
     spectra_dtype = np.dtype(signals.dtype.char.upper())
-    result = np.empty((count, frames, bins), spectra_dtype if power is None else signals.real.dtype)
+    result = _core.empty((count, frames, bins), spectra_dtype if power is None else signals.real.dtype)
     if not count:
         return result
+    threads = level_and_threads(count * frames * points)[1]
+    most = BLOCK_ALONE if threads == 1 else BLOCK_SHARED * threads
     # All blocks have as many frames, so that one plan transforms them: the last begins where it has them.
-    rows = -(-count * frames // -(-count * frames * points * signals.dtype.itemsize // BLOCK_BYTES))
+    rows = -(-count * frames // -(-count * frames * points * signals.dtype.itemsize // most))
     block = np.empty((rows, points), signals.dtype)
     spectra = None if power is None else np.empty((rows, bins), spectra_dtype)
     parts = 2 if signals.dtype.kind == "c" else 1  # real numbers of an element

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter, methodcaller
 from typing import Any
 
@@ -22,7 +23,7 @@ Array = np.ndarray[Any, Any]
 Instruction = tuple[Any, tuple[int, ...], tuple[int, ...]]
 
 MAX_ITEMS = 100_000  # of a copy in the compiled core: it has a table of where they are
-LARGE = 1 << 20  # bytes from which memory comes from the pool, and copies are divided among threads
+LARGE = 1 << 20  # bytes from which copies are divided among threads
 
 
 class EinsumPlan:
@@ -76,11 +77,7 @@ def narrowed(values: Any, dtype: np.dtype[Any]) -> Any:
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
     """Returns a function that makes a new array; a large one lies in memory that is used again."""
-    if math.prod(shape) * dtype.itemsize < LARGE:
-        return lambda: np.empty(shape, dtype)
-    plan: Any = _core.PreparedCall(0, [("constant", b""), ("result", dtype, shape, "C")], [], [1], [])
-    made: Callable[[], Any] = plan
-    return made
+    return partial(_core.empty, shape, dtype)
 
 
 def mover(

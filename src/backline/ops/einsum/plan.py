@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,19 +219,21 @@ class Contraction(StepWriter):
         def loops() -> tuple[int, Term]:
             return self._by_numpy([left, right], order, output is not None)
 
-        def product() -> tuple[int, Term]:
-            found = self._product(left, right, kept, output, later)
-            return self._perform(found, left, right, output)
-
+        find = partial(self._product, left, right, kept, output, later)
         if self.dtype.name not in PRODUCTS:
             return loops()
         if not summed or (set(x.labels) == set(y.labels) and self.dtype.kind != "c"):
-            return self._either(loops, product)  # one element of each for one of the result, or for one term of its sums
+            # One element of each for one of the result, or for one term of its sums.
+            return self._either(loops, lambda: self._perform(find(), left, right, output))
         try:
-            estimate = self._product(left, right, kept, output, later).cost
+            found = find()
         except NoKernel:
             return loops()
-        if looping(x, y, self.sizes, self.dtype) < estimate and not switches.get("emulate"):
+
+        def product() -> tuple[int, Term]:
+            return self._perform(found, left, right, output)
+
+        if looping(x, y, self.sizes, self.dtype) < found.cost and not switches.get("emulate"):
             return self._either(loops, product)
         return self._either(product, loops)
 
