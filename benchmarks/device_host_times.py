@@ -97,6 +97,7 @@ def new_shapes(array: Callable[..., Any]) -> Iterator[tuple[str, Callable[[int],
     import backline
     import backline.nn.functional as F
     from backline import fft
+    from backline.nn import grad
 
     def product(n: int) -> Callable[[], Any]:
         a, b = array(17 + n, 64), array(64, 48)
@@ -109,6 +110,10 @@ def new_shapes(array: Callable[..., Any]) -> Iterator[tuple[str, Callable[[int],
     def growing(n: int) -> Callable[[], Any]:
         q, k, v = array(1, 8, 1, 64, dtype=np.float16), *(array(1, 8, 129 + n, 64, dtype=np.float16) for _ in "kv")
         return lambda: F.scaled_dot_product_attention(q, k, v)
+
+    def prompts(n: int) -> Callable[[], Any]:
+        q, k, v, g = (array(1, 8, 129 + n, 64, dtype=np.float16) for _ in range(4))
+        return lambda: grad.scaled_dot_product_attention_backward(q, k, v, g, is_causal=True)
 
     def transform(n: int) -> Callable[[], Any]:
         x = array(4, 65 + n, dtype=np.complex64)
@@ -127,6 +132,7 @@ def new_shapes(array: Callable[..., Any]) -> Iterator[tuple[str, Callable[[int],
     yield "new shapes: linear", layer
     yield "new shapes: conv2d, last batches", ragged
     yield "new shapes: attention, growing keys", growing
+    yield "new shapes: attention, gradients of prompts", prompts
     yield "new shapes: packed attention", packed
     yield "new shapes: fft", transform
 

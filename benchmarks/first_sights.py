@@ -93,7 +93,7 @@ def eight_bit(n: int) -> Callable[[], object]:
 
 
 def of(call: Callable[..., object], make: Callable[[int], Any]) -> Callable[[int], Callable[[], object]]:
-    """What makes the first call of the n-th shape: `make` gives the arguments, or the one array that there is."""
+    """Returns what makes the first call of the n-th shape: `make` gives the arguments, or the one array that there is."""
 
     def made(n: int) -> Callable[[], object]:
         given = make(n)

@@ -126,7 +126,7 @@ def _cudnn(folder: Path, kept: list[Any]) -> Any:
             return cudnn.pygraph(device_property=described, **given)
 
         class _pybind_module:
-            class backend_graph(cudnn._pybind_module.backend_graph):  # type: ignore[name-defined, misc]
+            class backend_graph(cudnn._pybind_module.backend_graph):  # type: ignore[name-defined, misc]  # an untyped class
                 def __init__(self, **given: Any) -> None:
                     given.pop("handle", None)
                     super().__init__(device_property=described, **given)
@@ -160,6 +160,6 @@ def _present(cupy: Any, cudnn: Any) -> None:
         presence.presence(name)._found = presence.Found("", (), f"/idle/{name}.so", {"version": version})
     presence.presence("cublaslt")._found = presence.Found("the true one works for nobody without a device", ())
     presence.presence("cuda")._found = presence.Found("", (), "/idle/libcuda.so.1", {"version": 13000, "devices": 2})
-    devices._capabilities = lambda path: ((9, 0), (9, 0))  # type: ignore[assignment]
+    devices._capabilities = lambda path: ((9, 0), (9, 0))  # type: ignore[assignment]  # a stand-in for a cached function
     bindings.inserted |= {"cupy": cupy, "cudnn": cudnn}
     bindings.inserted |= {name: import_module(f"nvmath.bindings.{name}") for name in BINDINGS}

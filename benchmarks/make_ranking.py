@@ -67,7 +67,7 @@ def measured(problem, able, threads, others):
 
 
 def able_to(problem, threads):
-    """What libraries list for a problem."""
+    """Returns the algorithms that libraries list for a problem."""
     return [
         a
         for library in libraries.all_libraries()

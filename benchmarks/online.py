@@ -103,7 +103,7 @@ def measured(choice: Any, tried: list[Any], shown: set[str]) -> dict[str, float]
 
 
 def verdict(learner: Any, times: dict[str, float]) -> str:
-    """What was found of the algorithm that is the best."""
+    """Returns what was found of the algorithm that is the best."""
     best = min(times, key=times.__getitem__)
     if learner is None or not learner.listed:
         return "nothing listed"

@@ -85,7 +85,7 @@ class Simulated:
         self.elapsed = 0.0
 
     def seconds(self, key: str) -> tuple[float, bool]:
-        """What a call takes, and whether Backline would see that it was disturbed."""
+        """Returns the seconds of a call, and whether Backline would see that it was disturbed."""
         taken = self.times[key] * math.exp(abs(rng.gauss(0.0, NOISE)))
         interrupted = rng.random() < OFTEN
         taken += SLICE * rng.random() if interrupted else 0.0
@@ -119,7 +119,7 @@ class Simulated:
         return self.times[key] / self.best
 
     def why(self) -> str:
-        """What kept the best algorithm from being learned."""
+        """Names what kept the best algorithm from being learned."""
         learner, best = self.learner, min(self.times, key=self.times.__getitem__)
         if not learner.listed:
             return "not listed"

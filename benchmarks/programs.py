@@ -77,7 +77,7 @@ def first(side: str, run: Any, ops: Any, path: str) -> float:
 
 
 def timed(run: Any, seconds: float) -> float:
-    """Seconds of one run: the mean of as many as fit, after one that is not counted."""
+    """Returns the seconds of one run: the mean of as many as fit, after one that is not counted."""
     begin = time.perf_counter()
     run()
     count = max(1, int(seconds / max(time.perf_counter() - begin, 1e-6)))
@@ -181,7 +181,7 @@ def calibrated(path: Path, seconds: float, threads: int) -> None:
 
 
 def summary(rows: list[dict[str, Any]], ours: list[str], peers: list[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """Geometric mean and least of the speed over each peer, for each way of choosing."""
+    """Returns the geometric mean and the least of the speed over each peer, for each way of choosing."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for way in ours:
         for peer in peers:

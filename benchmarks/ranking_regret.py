@@ -301,7 +301,7 @@ def predicted(place: Place) -> dict[str, float]:
 
 
 def doubtful(j: Judged) -> bool:
-    """Whether what was chosen took much longer on all threads than on one: measuring now repeats such a time."""
+    """Tells whether what was chosen took much longer on all threads than on one: measuring now repeats such a time."""
     return j.times[j.chosen] > ALONE * j.times.get(on_one_thread(j.chosen), math.inf)
 
 

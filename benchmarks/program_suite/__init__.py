@@ -44,6 +44,7 @@ class Program:
 
 
 def programs() -> list[Program]:
+    """Returns all programs, in the order of the table."""
     return [program for name in MODULES for program in import_module(f"program_suite.{name}").PROGRAMS]
 
 

@@ -14,22 +14,28 @@ from backline.nn import functional
 xp = np
 matmul, einsum, cholesky_solve, distances = backline.matmul, backline.einsum, backline.cholesky_solve, backline.cdist
 solve, slogdet, cholesky, eigh = linalg.solve, linalg.slogdet, linalg.cholesky, linalg.eigh
+norm = linalg.norm
 attention = functional.scaled_dot_product_attention
 
 
 def array(x: Any, kind: str = "") -> Any:
-    """The data as this side computes with them, of another dtype where one is named."""
+    """Returns the data as this side computes with them, converted where a dtype is named."""
     return x.astype(ml_dtypes.bfloat16) if kind == "bfloat16" else x
 
 
 def numpy(x: Any) -> Any:
-    """A result as NumPy's array, for comparisons."""
+    """Returns a result as an array of NumPy's, for comparisons."""
     return x.astype(np.float32) if getattr(x, "dtype", None) == ml_dtypes.bfloat16 else np.asarray(x)
 
 
 def exp_(x: Any) -> Any:
-    """The exponential, in place."""
+    """Replaces numbers by their exponentials, in place."""
     return np.exp(x, out=x)
+
+
+def log_(x: Any) -> Any:
+    """Replaces numbers by their natural logarithms, in place."""
+    return np.log(x, out=x)
 
 
 def take(x: Any, indices: Any, axis: int) -> Any:
@@ -45,12 +51,12 @@ def solve_triangular(factor: Any, b: Any) -> Any:
 
 
 def power_spectra(signal: Any, window: Any, hop: int) -> Any:
-    """Squared magnitudes of the spectrum of each frame of a signal: one row a frame."""
+    """Returns the squared magnitudes of the spectrum of each frame of a signal, one row a frame."""
     return backline.stft(signal, len(window), hop, window=window, center=False, power=2).T
 
 
 def cosines(length: int) -> Any:
-    """The function that transforms each row of `length` numbers by cosines."""
+    """Returns a function that computes the cosine transform of each row of `length` numbers."""
     return lambda x: backline.fft.dct(x, norm="ortho")
 
 
@@ -58,7 +64,7 @@ def cosines(length: int) -> Any:
 
 
 def linear(weight: Any, bias: Any, kind: str, activation: str | None = None) -> Any:
-    """A layer: ``layer(x, residual=None)``. Of int8, its input is quantized by its own range."""
+    """Returns a layer, ``layer(x, residual=None)``. A layer of int8 quantizes its input by the range of that input."""
     if kind == "int8":
         return _dynamic(weight, bias, activation)
     layer = functional.prepack_linear(array(weight, kind), array(bias, kind), activation=activation)
@@ -88,7 +94,7 @@ def conv2d_relu(weight: Any, bias: Any, kind: str) -> Any:
 
 
 def max_pool(x: Any) -> Any:
-    """Largest of each 2x2 points."""
+    """Returns the largest of each 2x2 points."""
     return functional.max_pool2d(x, 2)
 
 

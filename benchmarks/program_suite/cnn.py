@@ -33,7 +33,7 @@ def inputs(small: bool) -> dict[str, Any]:
 
 
 def scales(data: dict[str, Any]) -> list[float]:
-    """Scales of the images and of every layer's result, for integers of 7 bits."""
+    """Returns the scales of the images and of every layer's result, for integers of 7 bits."""
     x = np.maximum(data["images"], 0)
     found = [float(x.max()) / 127]
     for n, (weight, bias) in enumerate(data["layers"]):
@@ -60,7 +60,7 @@ def build(kind: str, ops: Any, data: dict[str, Any]) -> Any:
 
 
 def build_int8(ops: Any, data: dict[str, Any]) -> Any:
-    """The network on integers from the images to the last convolution: zero stands for zero, so the images are not negative."""
+    """Builds the network on integers, from the images to the last convolution; images are not negative: zero stands for zero."""
     data = data | {"images": np.maximum(data["images"], 0)}
     images, steps = ops.array(data["images"]), scales(data)
     layers = [

@@ -33,8 +33,9 @@ def build(ops: Any, data: dict[str, Any]) -> Any:
         for _ in range(rounds):
             right = right * matmul(left.T, counts) / (matmul(matmul(left.T, left), right) + TINY)
             left = left * matmul(counts, right.T) / (matmul(left, matmul(right, right.T)) + TINY)
-        rest = counts - matmul(left, right)
-        return {"left": left, "right": right, "error": float((rest * rest).sum()) / counts.shape[0]}
+        rest = matmul(left, right)
+        rest -= counts
+        return {"left": left, "right": right, "error": float(ops.norm(rest)) ** 2 / counts.shape[0]}
 
     return run
 

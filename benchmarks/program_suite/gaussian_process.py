@@ -30,7 +30,9 @@ def build(ops: Any, data: dict[str, Any]) -> Any:
 
     def kernel(distances: Any, width: float) -> Any:
         scaled = distances * (-math.sqrt(3) / width)
-        return (1 - scaled) * ops.exp_(scaled)
+        values = 1 - scaled
+        values *= ops.exp_(scaled)
+        return values
 
     def factor_of(distances: Any, width: float) -> Any:
         covariance = kernel(distances, width)

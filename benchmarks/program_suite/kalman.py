@@ -17,7 +17,7 @@ STEP = 0.1
 
 
 def motion(axes: int, order: int) -> tuple[Any, Any, Any]:
-    """Transition, noise and observation of points that move along axes: positions, velocities and so on to an order."""
+    """Returns transition, noise and observation of points moving along axes: positions, velocities and so on to an order."""
     one = np.eye(order) + STEP * np.eye(order, k=1) + (STEP**2 / 2) * np.eye(order, k=2)
     spread = np.array([STEP**3 / 6, STEP**2 / 2, STEP][-order:])
     eye = np.eye(axes)

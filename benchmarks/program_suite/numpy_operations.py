@@ -19,26 +19,32 @@ from numpy.lib.stride_tricks import sliding_window_view
 xp = np
 matmul = np.matmul
 solve, slogdet, cholesky, eigh = np.linalg.solve, np.linalg.slogdet, np.linalg.cholesky, np.linalg.eigh
+norm = np.linalg.norm
 distances = scipy.spatial.distance.cdist
 
 
 def array(x: Any, kind: str = "") -> Any:
-    """The data as this side computes with them, of another dtype where one is named."""
+    """Returns the data as this side computes with them, converted where a dtype is named."""
     return x.astype(ml_dtypes.bfloat16) if kind == "bfloat16" else x
 
 
 def numpy(x: Any) -> Any:
-    """A result as NumPy's array, for comparisons."""
+    """Returns a result as an array of NumPy's, for comparisons."""
     return x.astype(np.float32) if getattr(x, "dtype", None) == ml_dtypes.bfloat16 else np.asarray(x)
 
 
 def exp_(x: Any) -> Any:
-    """The exponential, in place."""
+    """Replaces numbers by their exponentials, in place."""
     return np.exp(x, out=x)
 
 
+def log_(x: Any) -> Any:
+    """Replaces numbers by their natural logarithms, in place."""
+    return np.log(x, out=x)
+
+
 def einsum(equation: str, *operands: Any) -> Any:
-    """With large intermediate results: by default NumPy has none that is larger than an operand, and takes minutes for these."""
+    """Contracts with large intermediate results: by default none is larger than an operand, and the programs take minutes."""
     return np.einsum(equation, *operands, optimize=("greedy", 1 << 28))
 
 
@@ -59,13 +65,13 @@ def solve_triangular(factor: Any, b: Any) -> Any:
 
 
 def power_spectra(signal: Any, window: Any, hop: int) -> Any:
-    """Squared magnitudes of the spectrum of each frame of a signal: one row a frame."""
+    """Returns the squared magnitudes of the spectrum of each frame of a signal, one row a frame."""
     found = scipy.fft.rfft(sliding_window_view(signal, len(window))[::hop] * window)
     return found.real**2 + found.imag**2
 
 
 def cosines(length: int) -> Any:
-    """The function that transforms each row of `length` numbers by cosines."""
+    """Returns a function that computes the cosine transform of each row of `length` numbers."""
     return lambda x: scipy.fft.dct(x, norm="ortho")
 
 
@@ -85,7 +91,7 @@ def _gelu(x: Any) -> Any:
 
 
 def linear(weight: Any, bias: Any, kind: str, activation: str | None = None) -> Any:
-    """A layer: ``layer(x, residual=None)``. Of int8, its input is quantized by its own range."""
+    """Returns a layer, ``layer(x, residual=None)``. A layer of int8 quantizes its input by the range of that input."""
     if kind == "int8":
         return _dynamic(weight, bias, activation)
     w, b = _wide(array(weight, kind)).T, _wide(array(bias, kind))
@@ -103,7 +109,7 @@ def linear(weight: Any, bias: Any, kind: str, activation: str | None = None) -> 
 
 
 def _integers(weight: Any) -> tuple[Any, Any]:
-    """Weights as integers in float32, and one scale for each output."""
+    """Returns weights as integers in float32, and one scale for each output."""
     scales = np.abs(weight).reshape(len(weight), -1).max(axis=1) / np.float32(127)
     return np.rint(weight / scales.reshape(-1, *(1,) * (weight.ndim - 1))), scales
 
@@ -144,7 +150,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def _sums(x: Any, weight: Any) -> Any:
-    """A convolution with a border of zeros: channels stay the second axis, and the last in memory."""
+    """Computes a convolution with a border of zeros; the channels of its result are the last axis."""
     border = weight.shape[-1] // 2
     padded = np.pad(x, ((0, 0), (0, 0), (border, border), (border, border)))
     windows = sliding_window_view(padded, weight.shape[2:], axis=(2, 3))
@@ -163,7 +169,7 @@ def conv2d_relu(weight: Any, bias: Any, kind: str) -> Any:
 
 
 def max_pool(x: Any) -> Any:
-    """Largest of each 2x2 points."""
+    """Returns the largest of each 2x2 points."""
     n, c, h, w = x.shape
     return x.reshape(n, c, h // 2, 2, w // 2, 2).max(axis=(3, 5))
 

@@ -49,7 +49,7 @@ def build(ops: Any, data: dict[str, Any]) -> Any:
         return variances, singular, matmul(scores, basis.T)
 
     def cross_validate(kernel: Any) -> list[Any]:
-        """Scores of every digit for each ridge, each from the digits of the other folds."""
+        """Returns the scores of every digit for each ridge, each from the digits of the other folds."""
         scores = [xp.empty_like(targets) for _ in ridges]
         for train, test in folds:
             square, cross = (ops.take(ops.take(kernel, rows, 0), train, 1) for rows in (train, test))
@@ -64,7 +64,10 @@ def build(ops: Any, data: dict[str, Any]) -> Any:
     def run() -> Mapping[str, Any]:
         variances, singular, rebuilt = components()
         squares = (narrow * narrow).sum(axis=1)
-        distances = squares[:, None] + squares - 2 * matmul(narrow, narrow.T)
+        distances = matmul(narrow, narrow.T)
+        distances *= -2
+        distances += squares
+        distances += squares[:, None]
         scores = [each for gamma in gammas for each in cross_validate(ops.exp_(-gamma * distances))]
         errors = np.array([float(((each - targets) ** 2).mean()) for each in scores])
         return {"variances": variances, "singular": singular, "rebuilt": rebuilt, "errors": errors, "scores": scores[-1]}

@@ -1,7 +1,8 @@
 """Tensor networks by einsum: the energy of a chain of spins, and the norm of a sheet of tensors.
 
 The chain is a matrix product state and a Heisenberg Hamiltonian as a matrix product operator (Schollwoeck, 2011), contracted site
-by site. The sheet is the norm of a projected entangled pair state, its two layers joined: its edge takes in tensor after tensor.
+by site. The sheet is a projected entangled pair state whose two layers are joined; its norm is contracted from a boundary, tensor
+by tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ABSORB = ("abcdl,alxr->xbcdr", "abcdl,blxr->axcdr", "abcdl,clxr->abxdr", "abcdl,
 
 
 def hamiltonian() -> Any:
-    """One site of the operator: left bond, spin, spin, right bond."""
+    """Returns one site of the operator; its axes are left bond, spin, spin, right bond."""
     up, z, one = np.array([[0.0, 1], [0, 0]]), np.diag([0.5, -0.5]), np.eye(2)
     site = np.zeros((5, 2, 2, 5))
     site[0, :, :, 0] = site[4, :, :, 4] = one

@@ -15,26 +15,32 @@ torch.set_grad_enabled(False)
 xp = torch
 matmul, einsum = torch.matmul, torch.einsum
 solve, slogdet, cholesky, eigh = torch.linalg.solve, torch.linalg.slogdet, torch.linalg.cholesky, torch.linalg.eigh
+norm = torch.linalg.norm
 distances = torch.cdist
 attention = torch.nn.functional.scaled_dot_product_attention
 
 
 def array(x: Any, kind: str = "") -> Any:
-    """The data as this side computes with them, of another dtype where one is named."""
+    """Returns the data as this side computes with them, converted where a dtype is named."""
     tensor = torch.from_numpy(x)
     return tensor.bfloat16() if kind == "bfloat16" else tensor
 
 
 def numpy(x: Any) -> Any:
-    """A result as NumPy's array, for comparisons."""
+    """Returns a result as an array of NumPy's, for comparisons."""
     if not isinstance(x, torch.Tensor):
         return np.asarray(x)
     return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
 
 
 def exp_(x: Any) -> Any:
-    """The exponential, in place."""
+    """Replaces numbers by their exponentials, in place."""
     return x.exp_()
+
+
+def log_(x: Any) -> Any:
+    """Replaces numbers by their natural logarithms, in place."""
+    return x.log_()
 
 
 def take(x: Any, indices: Any, axis: int) -> Any:
@@ -54,13 +60,13 @@ def solve_triangular(factor: Any, b: Any) -> Any:
 
 
 def power_spectra(signal: Any, window: Any, hop: int) -> Any:
-    """Squared magnitudes of the spectrum of each frame of a signal: one row a frame."""
+    """Returns the squared magnitudes of the spectrum of each frame of a signal, one row a frame."""
     found = torch.stft(signal, len(window), hop, window=window, center=False, return_complex=True).T
     return found.real**2 + found.imag**2
 
 
 def cosines(length: int) -> Any:
-    """The function that transforms each row of `length` numbers by cosines: PyTorch has none, users multiply by a matrix."""
+    """Returns a function that computes the cosine transform of each row of `length` numbers, by a product: PyTorch has none."""
     waves = np.cos(np.pi / length * np.outer(np.arange(length) + 0.5, np.arange(length))) * math.sqrt(2 / length)
     waves[:, 0] /= math.sqrt(2)
     basis = torch.from_numpy(waves.astype(np.float32))
@@ -71,7 +77,7 @@ def cosines(length: int) -> Any:
 
 
 def linear(weight: Any, bias: Any, kind: str, activation: str | None = None) -> Any:
-    """A layer: ``layer(x, residual=None)``. Of int8, its input is quantized by its own range."""
+    """Returns a layer, ``layer(x, residual=None)``. A layer of int8 quantizes its input by the range of that input."""
     if kind == "int8":
         packed = torch.ops.quantized.linear_prepack(_weights(weight), torch.from_numpy(bias))
         apply, weights = torch.ops.quantized.linear_dynamic, (packed,)
@@ -98,7 +104,7 @@ def conv2d_relu(weight: Any, bias: Any, kind: str) -> Any:
 
 
 def max_pool(x: Any) -> Any:
-    """Largest of each 2x2 points."""
+    """Returns the largest of each 2x2 points."""
     return torch.nn.functional.max_pool2d(x, 2)
 
 
@@ -110,7 +116,7 @@ def mean_points(x: Any) -> Any:
 
 
 def _weights(weight: Any) -> Any:
-    """Weights as integers, with one scale for each output."""
+    """Returns weights as integers, with one scale for each output."""
     scales = torch.from_numpy((np.abs(weight).reshape(len(weight), -1).max(axis=1) / 127).astype(np.float64))
     zeros = torch.zeros(len(weight), dtype=torch.int64)
     return torch.quantize_per_channel(torch.from_numpy(weight), scales, zeros, 0, torch.qint8)
