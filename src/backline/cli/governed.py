@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .. import libraries, switches
-from ..engine.choose import algorithms_of
+from ..engine.choose import planner
+from ..engine.eligibility import algorithms_of
 from ..engine.policy import device_of
 from ..errors import BacklineError
 from ..libraries import attention_constraints
@@ -192,7 +193,7 @@ def _able(op: str, device: str) -> list[Library]:
     for library in libraries.all_libraries():
         if device not in library.devices or (library.families and problem.family not in library.families):
             continue
-        if library.available() and any(isinstance(a, Algorithm) for a in algorithms_of(library, problem, 1)):
+        if library.available() and any(isinstance(a, Algorithm) for a in algorithms_of(library, problem, 1, planner)):
             able.append(library)
     return able
 

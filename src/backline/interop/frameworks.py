@@ -237,7 +237,8 @@ def read_from(framework: str) -> Applied:
         except BacklineError as error:
             done.rows.append(AppliedSetting(framework, setting.switch, setting.theirs, back, before, before, str(error.message)))
             continue
-        done._back.append(functools.partial(switches.assign, setting.switch, stored, depth=2))
+        # What is stored need not be what a program may write: "auto" of `quantized.engine` is what holds until an engine is set.
+        done._back.append(functools.partial(switches.assign_many, {setting.switch: stored}, depth=2, restore=True))
         effective = switches.get(setting.switch)
         done.rows.append(AppliedSetting(framework, setting.switch, setting.theirs, back, before, effective, ""))
     return done

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..native import elf
-from ..native.library_search import site_folders, system_folders
+from ..native.library_folders import site_folders, system_folders
 from .counts import Note
 
 __all__ = ["common", "find_library", "keep", "preload", "search_folders"]

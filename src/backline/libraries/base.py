@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
-    "BORROWED", "COMPILED_AFTER", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner",
-    "PythonPlan", "Refusal", "RefusedForNow", "failure", "planner_for",
+    "ANY_SHAPE", "BORROWED", "COMPILED_AFTER", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library",
+    "Planner", "PythonPlan", "Refusal", "RefusedForNow", "failure", "planner_for",
 ]  # fmt: skip
 
 LEVELS = ("off", "run", "threads")
@@ -36,6 +36,9 @@ LEADS = "leads"
 #: Trait of an algorithm that compiles code for one shape: worth its time where calls of the shape are many.
 ONE_SHAPE = "one shape"
 COMPILED_AFTER = 500  # calls of one shape
+
+#: Trait of an algorithm that is made soon, and stays, of a library whose others wait until a shape has come again.
+ANY_SHAPE = "any shape"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +203,8 @@ class Handler(Record):
         Operations of the largest Problem for which that holds: calls of a larger one take longer elsewhere than its Plan.
     one_shape_if
         Tells whether that holds for a Problem.
+    one_shape_work
+        Operations of all calls of one shape from which on its Plan is worth its time, where that is more calls than `one_shape`.
     soon
         As `algorithms`, those alone whose Plans are made soon; None where the library has none.
     """
@@ -209,11 +214,16 @@ class Handler(Record):
     one_shape: int = 0
     one_shape_flops: float = math.inf
     one_shape_if: Callable[[Any], bool] = lambda problem: True
+    one_shape_work: float = 0.0
     soon: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]] | None = None
 
     def waits(self, problem: Problem) -> bool:
         """Tells whether a Problem is passed over where shapes keep changing."""
         return bool(self.one_shape) and problem.flops <= self.one_shape_flops and self.one_shape_if(problem)
+
+    def calls(self, problem: Problem) -> int:
+        """Returns the calls of a shape from which on its Plan is worth its time where shapes keep changing."""
+        return max(self.one_shape, int(self.one_shape_work / max(problem.flops, 1.0)))
 
     @classmethod
     def plain(

@@ -12,6 +12,11 @@ from .probing.probe_process import ask
 __all__ = ["ask_mlx", "cores_in", "find", "gpu_cores", "version"]
 
 
+SPECS = 64  # most that are kept
+# What was found, by package and where it was looked for: each Choice on a device asks, and looking reads every folder.
+_specs: dict[tuple[str, tuple[str, ...], tuple[int, ...]], Any] = {}
+
+
 def find(name: str, part: str = "") -> tuple[str | None, tuple[str, ...], str]:
     """Returns the folder that a package would be imported from.
 
@@ -61,7 +66,17 @@ def _spec(name: str) -> Any:
     module = sys.modules.get(name)
     if module is not None and getattr(module, "__spec__", None) is None:
         raise ValueError(f"a module {name} without a specification is imported")
-    return find_spec(name)
+    if module is not None:
+        return find_spec(name)
+    key = name, tuple(sys.path), tuple(map(id, sys.meta_path))
+    found = _specs.get(key)
+    if found is None:
+        found = find_spec(name)
+        if found is not None:  # what is not there may be installed later
+            if len(_specs) >= SPECS:
+                _specs.clear()
+            _specs[key] = found
+    return found
 
 
 def version(name: str) -> str | None:
