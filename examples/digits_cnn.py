@@ -187,7 +187,7 @@ def train(images: Array, labels: Array, *, epochs: int, show: bool = False) -> N
 
 
 def report(network: Network, images: Array, labels: Array) -> None:
-    """Which library ran each layer, forward and backward: the medians of some passes with one batch.
+    """Prints which library ran each layer, forward and backward: the medians of some passes with one batch.
 
     Normalisation takes these for training: the running means are no longer what was learnt.
     """

@@ -1,4 +1,4 @@
-"""What is in 66 years of sea temperature: a spectrogram, and the El Niño years that a band filter finds.
+"""Analyses 66 years of sea temperature: a spectrogram, and the El Niño years that a band filter finds.
 
 The record is the temperature of the eastern equatorial Pacific, one value for every three months from 1950 to 2015 (NOAA, in the
 public domain), in units of its own standard deviation. PyWavelets ships it. Three kinds of transforms are run:
@@ -53,7 +53,7 @@ def spectrogram(values: Array) -> tuple[Array, Array]:
 
 
 def band(values: Array, shortest: float, longest: float) -> Array:
-    """What varies within these periods, in years."""
+    """Returns the part of a record that varies within these periods, in years."""
     waves = fft.dct(values, norm="ortho")
     frequencies = np.arange(len(values)) / (2 * len(values) * STEP)
     waves[(frequencies < 1 / longest) | (frequencies > 1 / shortest)] = 0

@@ -1,4 +1,4 @@
-"""What holds for every test: no configuration or tuning of the developer's own, and no test that is silently skipped.
+"""Fixtures and rules of every test: no configuration or tuning of the developer's own, and no test that is silently skipped.
 
 A test that is skipped in every configuration that CI has tests nothing. With ``CI=true`` a skip therefore counts as a failure,
 unless the test carries one of the markers in `MAY_SKIP`. The reason "MKL is not installed" is none of them: CI installs it. Only

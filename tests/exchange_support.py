@@ -1,4 +1,4 @@
-"""What tests of the exchange share: whether there is one here, what every address holds, and programs in processes of their own."""
+"""Shared by tests of the exchange: whether there is one here, what every address holds, programs in processes of their own."""
 
 from __future__ import annotations
 

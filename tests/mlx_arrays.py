@@ -1,4 +1,4 @@
-"""What the tests of MLX's arrays share: arrays there and back, comparison with float64 of NumPy, a Metal device that is played."""
+"""Shared by the tests of MLX's arrays: arrays there and back, comparison with float64 of NumPy, a Metal device that is played."""
 
 from __future__ import annotations
 

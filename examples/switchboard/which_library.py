@@ -42,7 +42,7 @@ class Swift(Library):
 
 
 def suspicious() -> float:
-    """What the user's program computes: a projection, which applied twice is the same. Here is by how much it is not."""
+    """Runs the user's program, a projection, which applied twice is the same, and returns by how much it is not."""
     rng = np.random.default_rng(1)
     basis, _ = torch.linalg.qr(rng.standard_normal((240, 30)))
     projection = torch.matmul(basis, basis.T)

@@ -890,4 +890,9 @@ def test_the_recorded_values_are_those_of_torch_now() -> None:
         assert ("error" in case) == ("error" in old), name
         for x, y in zip(case.get("result", []), old.get("result", []), strict=True):
             assert x["shape"] == y["shape"] and x["dtype"] == y["dtype"], name
-            assert np.allclose(np.array(x["array"], float), np.array(y["array"], float), atol=1e-6, equal_nan=True), name
+            left, right = np.array(x["array"], float), np.array(y["array"], float)
+            if case["function"] == "cond":  # as above: of a singular matrix it is rounding, another with each build of PyTorch
+                with np.errstate(divide="ignore"):
+                    assert np.allclose(1 / left, 1 / right, rtol=1e-5, atol=100 * eps(x["dtype"]), equal_nan=True), name
+                continue
+            assert np.allclose(left, right, atol=1e-6, equal_nan=True), name

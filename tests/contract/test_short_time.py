@@ -87,7 +87,8 @@ def test_blocks_of_frames_do_not_show(
     wanted = backline.stft(x, 12, 5, window=window, power=power)
     size = np.abs(wanted).max()
     for many in (1, 12 * x.itemsize, 7 * 12 * x.itemsize, 1000):
-        monkeypatch.setattr(short_time, "BLOCK_BYTES", many)
+        for name in ("BLOCK_ALONE", "BLOCK_SHARED"):
+            monkeypatch.setattr(short_time, name, many)
         for threads in (1, 2):
             with backline.num_threads(threads):
                 found = backline.stft(x, 12, 5, window=window, power=power)

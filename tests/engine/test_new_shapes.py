@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -166,6 +167,17 @@ def test_the_choice_is_the_same_for_packed_and_quantized_layers(loaded: None) ->
         assert quick is not None and quick.chosen == everybody.chosen and str(quick) == str(everybody), problem.key
 
 
+def test_sixteen_bit_products_whose_rows_fill_no_tiles_have_choices_of_their_own(loaded: None) -> None:
+    rng = np.random.default_rng(1)
+    for k in (*range(320, 640, 32), *range(325, 645, 32), 640, 645):
+        a, b = rng.standard_normal((300, k), F32).astype(ml_dtypes.bfloat16), np.ones((k, 280), ml_dtypes.bfloat16)
+        backline.matmul(a, b)
+        made = backline.explain()
+        assert made.problem.shape_class() == ("square ragged" if k % 32 else "square")
+        again = choose.choose(made.problem, measure=False).chosen
+        assert again is not None and (made.library, made.algorithm) == (again.library, again.name), made.problem.key
+
+
 def test_reasons_are_those_of_the_moment_of_the_call(loaded: None) -> None:
     need("mkl")
     a = np.ones((71, 71))
@@ -177,6 +189,26 @@ def test_reasons_are_those_of_the_moment_of_the_call(loaded: None) -> None:
     backline.backends.fallback = "warn"
     backline.matmul(a, a)
     assert [c.verdict for c in backline.explain().candidates if c.library == "mkl"] != ["refused"]
+
+
+def test_scopes_of_one_value_at_several_places_are_told_apart(loaded: None) -> None:
+    need("mkl")
+    flags = backline.backends.mkl.flags
+    said = []
+    for n in (74, 75, 76):
+        a = np.ones((n, n))
+        with flags(enabled=False):
+            backline.matmul(a, a)
+        said.append(str(backline.explain().switches["mkl.enabled"][1]))
+    with flags(enabled=False):
+        backline.matmul(np.ones((77, 77)), np.ones((77, 77)))
+        said.append(str(backline.explain().switches["mkl.enabled"][1]))
+    with flags(enabled=True):
+        backline.backends.mkl.enabled = False
+        backline.matmul(np.ones((78, 78)), np.ones((78, 78)))
+        said.append(str(backline.explain().switches["mkl.enabled"][1]))
+    assert said[0] == said[1] == said[2] and len({*said}) == 3, said
+    assert "assign" not in said[3] and "inside the scope of" in said[4]
 
 
 def test_an_override_comes_before_what_the_ranking_has(loaded: None) -> None:

@@ -288,7 +288,7 @@ class Draw:
         return y
 
     def touched(self) -> str:
-        """Which memory a call changed that it must not: an operand's, or bytes between the elements of `out`."""
+        """Names the memory that a call changed and must not: an operand's, or bytes between the elements of `out`."""
         for base, before, y in self.placed:
             if base.tobytes() != before:
                 return f"an operand of shape {y.shape} was written to"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask.array as da
 import numpy as np
@@ -300,6 +301,7 @@ def test_the_same_bits_as_one_process(rng: np.random.Generator) -> None:
 
 def test_a_nanny_starts_its_worker_with_what_has_to_be_there_before() -> None:
     with (
+        patch.dict(os.environ),  # a nanny in this process leaves in its environment what its workers were started with
         LocalCluster(n_workers=1, processes=True, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

@@ -129,6 +129,16 @@ def test_threads(name: str) -> None:
     assert numpys() == before
 
 
+def test_what_no_program_may_write_is_put_back(jax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine reads "auto" until one is set, and "auto" cannot be set."""
+    engine = FRAMEWORKS["jax"].settings[0].replaced(switch="quantized.engine", read=lambda module: "reference", words=None)
+    monkeypatch.setitem(FRAMEWORKS, "jax", FRAMEWORKS["jax"].replaced(settings=(engine,)))
+    before = switches.current()
+    with backline.read_from("jax"):
+        assert switches.current()["quantized.engine"] == "reference"
+    assert switches.current() is before and before["quantized.engine"] == "auto"
+
+
 def test_a_fault_puts_everything_back(jax: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> Any:
         raise KeyboardInterrupt

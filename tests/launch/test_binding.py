@@ -1,4 +1,4 @@
-"""What binds: numactl where it works, else taskset, else an error; and the commands they are given."""
+"""Commands that bind: numactl where it works, else taskset, else an error; and the commands they are given."""
 
 from __future__ import annotations
 

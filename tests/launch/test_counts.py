@@ -1,4 +1,4 @@
-"""Which cores each instance gets: the rules, case by case, and what holds for all of them."""
+"""The cores that each instance gets: the rules, case by case, and what holds for all of them."""
 
 from __future__ import annotations
 

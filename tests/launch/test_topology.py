@@ -1,4 +1,4 @@
-"""Which cores there are, from what lscpu prints and from the kernel's folders, of many machines."""
+"""The cores of a machine, from what lscpu prints and from the kernel's folders, of many machines."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backline.errors import BackendUnavailable
-from backline.native import library_search
+from backline.native import library_folders, library_search
 from backline.native.library_search import LibrarySpec, search
 from backline.native.process_map import MappedFile
 
@@ -52,9 +52,9 @@ class Places:
 @pytest.fixture
 def places(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     here = Places(tmp_path, tiny)
-    monkeypatch.setattr(library_search, "site_folders", lambda: [str(here.site)])
+    monkeypatch.setattr(library_folders, "site_folders", lambda: [str(here.site)])
     monkeypatch.setattr(sys, "prefix", str(here.prefix))
-    monkeypatch.setattr(library_search, "loader_configuration", lambda: [str(here.system)])
+    monkeypatch.setattr(library_folders, "loader_configuration", lambda: [str(here.system)])
     for name in ("LD_LIBRARY_PATH", SPEC.env, BLIS.env):
         monkeypatch.delenv(name, raising=False)
     return here
@@ -129,7 +129,7 @@ def test_newest_version_first(places: Places) -> None:
 
 def test_special_characters_in_folders(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = places.site.parent / "a [b]* {c}"
-    monkeypatch.setattr(library_search, "site_folders", lambda: [str(odd)])
+    monkeypatch.setattr(library_folders, "site_folders", lambda: [str(odd)])
     path = places.put(odd, "tiny_wheel", "lib", "libtiny.so")
     assert search(SPEC).path == str(path)
 
@@ -262,7 +262,7 @@ def test_entries_of_the_loader_path(places: Places, monkeypatch: pytest.MonkeyPa
 
 
 def test_system_folders_are_absolute_and_each_once() -> None:
-    folders = library_search.system_folders()
+    folders = library_folders.system_folders()
     assert all(os.path.isabs(folder) for folder in folders)
     real = [os.path.realpath(folder) for folder in folders]
     assert len(real) == len(set(real))
@@ -271,8 +271,8 @@ def test_system_folders_are_absolute_and_each_once() -> None:
 def test_site_folders_are_this_interpreters() -> None:
     import numpy
 
-    assert str(Path(numpy.__file__).parents[1]) in library_search.site_folders()
-    assert "" not in library_search.site_folders()
+    assert str(Path(numpy.__file__).parents[1]) in library_folders.site_folders()
+    assert "" not in library_folders.site_folders()
 
 
 def test_loader_configuration(tmp_path: Path) -> None:
@@ -280,10 +280,10 @@ def test_loader_configuration(tmp_path: Path) -> None:
     (tmp_path / "ld.so.conf").write_text("include d/*.conf\n# a comment\n/opt/one # why\nrelative/two\n")
     (tmp_path / "d" / "b.conf").write_text("/opt/b\n")
     (tmp_path / "d" / "a.conf").write_text("/opt/a\ninclude ../ld.so.conf\n")  # a loop ends
-    folders = library_search.loader_configuration(str(tmp_path / "ld.so.conf"))
+    folders = library_folders.loader_configuration(str(tmp_path / "ld.so.conf"))
     assert folders[0] == "/opt/a"
     assert set(folders) == {"/opt/a", "/opt/b", "/opt/one"}
-    assert library_search.loader_configuration(str(tmp_path / "none")) == []
+    assert library_folders.loader_configuration(str(tmp_path / "none")) == []
 
 
 # --- what a finding gives

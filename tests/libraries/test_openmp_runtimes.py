@@ -14,7 +14,7 @@ import pytest
 from backline.libraries import openmp_runtimes, presence
 from backline.libraries.in_process import LoadedLibrary
 from backline.libraries.openmp_runtimes import Runtime
-from backline.native import library_search
+from backline.native import library_folders
 
 Build = Callable[..., Path]
 
@@ -101,8 +101,8 @@ def test_version_names_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_loadable_finds_each_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, build: Build) -> None:
-    monkeypatch.setattr(library_search, "prefix_folders", lambda: [str(tmp_path / "lib")])
-    monkeypatch.setattr(library_search, "system_folders", lambda notes=None: [str(tmp_path)])
+    monkeypatch.setattr(library_folders, "prefix_folders", lambda: [str(tmp_path / "lib")])
+    monkeypatch.setattr(library_folders, "system_folders", lambda notes=None: [str(tmp_path)])
     assert not any(openmp_runtimes.loadable().values())
     Path(tmp_path / "libgomp.so.1").write_bytes(Path(standin(build)).read_bytes())
     (tmp_path / "lib").mkdir()

@@ -17,7 +17,7 @@ from backline.errors import BackendUnavailable, BadValue
 from backline.libraries import openmp_runtimes, presence, registry
 from backline.libraries.presence import unavailable
 from backline.libraries.probing import probe_process, probe_program
-from backline.native import library_search
+from backline.native import library_folders, library_search
 from backline.native.process_map import MappedFile
 
 Build = Callable[..., Path]
@@ -117,9 +117,9 @@ def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As on a machine without any of the libraries; returns the one folder that is searched as the system's."""
-    monkeypatch.setattr(library_search, "site_folders", lambda: [str(tmp_path / "site")])
-    monkeypatch.setattr(library_search, "prefix_folders", lambda: [str(tmp_path / "lib")])
-    monkeypatch.setattr(library_search, "system_folders", lambda notes=None: [str(tmp_path)])
+    monkeypatch.setattr(library_folders, "site_folders", lambda: [str(tmp_path / "site")])
+    monkeypatch.setattr(library_folders, "prefix_folders", lambda: [str(tmp_path / "lib")])
+    monkeypatch.setattr(library_folders, "system_folders", lambda notes=None: [str(tmp_path)])
     monkeypatch.setattr(library_search, "mapped_files", lambda: ())
     monkeypatch.setattr(presence, "mapped_files", lambda: ())
     monkeypatch.setattr(openmp_runtimes, "loaded", lambda: ())

@@ -168,3 +168,33 @@ def test_an_import_hook_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "meta_path", [Hook, *sys.meta_path])
     assert "forbidden here" in presence.presence("mps").reason()
+
+
+def test_a_package_is_looked_for_until_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each Choice on a device asks; where it was not, it may have been installed since."""
+    import importlib.util
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(python_packages, "_specs", {})
+    assert "there is no package laterinstalled" in python_packages.find("laterinstalled")[2]
+    (tmp_path / "laterinstalled").mkdir()
+    (tmp_path / "laterinstalled" / "__init__.py").write_text("")
+    importlib.invalidate_caches()
+    folder = str(tmp_path / "laterinstalled")
+    assert python_packages.find("laterinstalled")[0] == folder
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: pytest.fail("it is known"))
+    assert python_packages.find("laterinstalled")[0] == folder and "laterinstalled" not in sys.modules
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    assert python_packages.find("laterinstalled")[0] is None, "another path is another question"
+
+
+def test_what_is_kept_of_packages_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(python_packages, "_specs", {})
+    monkeypatch.setattr(python_packages, "SPECS", 2)
+    for name in ("first_one", "second_one", "third_one"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+        assert python_packages.find(name)[0] == str(tmp_path / name)
+    assert len(python_packages._specs) == 1

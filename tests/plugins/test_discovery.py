@@ -1,4 +1,4 @@
-"""Which entry points count, what a refused one says, and that looking for them neither imports nor breaks anything."""
+"""Discovery of entry points: those that count, what a refused one says; looking for them imports and breaks nothing."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture(autouse=True)
 def without_a_driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this runs on a machine with a GPU, there is none all the same."""
+    """Hides the GPU of the machine that this runs on, if it has one."""
     if "two_devices" not in request.fixturenames:
         gone = presence.Found("no file of this name was found (libcuda.so.1)", ("here", "there"))
         monkeypatch.setitem(presence._presences, "cuda", presence.Presence(presence.registry.LibraryInfo("cuda", "the CUDA driver"), lambda row: gone))
@@ -495,7 +495,7 @@ def params(query: Any = X, key: Any = None, value: Any = None, mask: Any = None,
 
 
 class OnDevice:
-    """What is looked at of an array of CuPy."""
+    """The parts of a CuPy array that are looked at."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any = np.float16, index: int = 0, ptr: int = 512, step: int = 1) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)

@@ -114,7 +114,7 @@ def verdicts(made: list[Trial], asked: Problem, **more: Any) -> Any:
 
 @dataclass
 class Case:
-    """What `see` returns changes when the switch becomes `change`, and with no other switch but those in `also`."""
+    """A value that `see` returns: it changes when the switch becomes `change`, and with no other switch but those in `also`."""
 
     change: Any
     see: Callable[[], Any]

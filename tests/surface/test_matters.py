@@ -128,7 +128,7 @@ DETERMINISTIC = "dnnl_primitive_attr_set_deterministic"
 
 
 def asked_of_onednn() -> Any:
-    """How many times an attribute is set for each primitive of a convolution, a layer and a product: this one, and one set always.
+    """Counts how often an attribute is set for each primitive of a convolution, a layer, a product: this one, and one set always.
 
     Releases before 3.4 lack the function: what would be called there counts, and is not.
     """

@@ -228,7 +228,7 @@ def unpack(answer: tuple[Any, BaseException | None]) -> Any:
 
 @dataclass
 class Place:
-    """What one context should see: its open scopes, the innermost last, each with the raw values of its nodes."""
+    """Everything that one context should see: its open scopes, the innermost last, each with the raw values of its nodes."""
 
     where: Any
     layers: list[tuple[int, Raw]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Which attention kernels may run and in which order: the scope, its errors, and what the engine makes of it."""
+"""The attention kernels that may run, and their order: the scope, its errors, and what the engine makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which word a processor gets, from texts of several of them, and which words can be a cap."""
+"""The word that a processor gets, from texts of several of them, and the words that can be a cap."""
 
 from __future__ import annotations
 

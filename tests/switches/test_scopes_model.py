@@ -31,7 +31,7 @@ NUMBER = st.integers(0, 11)
 
 @dataclass
 class View:
-    """What one context should see: its open scopes, innermost last, each with its own values."""
+    """Everything that one context should see: its open scopes, innermost last, each with its own values."""
 
     context: contextvars.Context
     layers: list[tuple[int, dict[str, Any]]] = field(default_factory=list)

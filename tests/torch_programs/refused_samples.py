@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from samples import Outcome
 
 # Samples that are refused or have another dtype, over all operations.
-MOST = 300
+MOST = 320
 
 # Calls that PyTorch's tests say are errors, and that have a result here: pools of arrays without elements, a row of the differences.
 ACCEPTED = [r"^nn\.functional\.max_pool[13]d: float32\[0, "]
@@ -51,9 +51,23 @@ KINDS = [
         "the running variance becomes negative, and later results NaN", "a number from 0 to 1",
     ),
     Kind(
-        r"nn\.functional\.layer_norm", "refused", r"eps=-",
-        "`layer_norm(eps=-0.5)`: torch takes the root of what may be negative",
+        r"nn\.functional\.(layer|rms)_norm", "refused", r"eps ?= ?-",
+        "`layer_norm(eps=-0.5)`, `rms_norm(eps=-0.5)`: torch takes the root of what may be negative",
         "NaN or not depends on the data", "0 or more",
+    ),
+    Kind(
+        r"nn\.functional\.rms_norm", "refused", "has dtype complex",
+        "`rms_norm` of complex numbers: torch divides by the root of the mean of their squares, which is complex",
+        "it is no norm, and may be 0", "`x / np.sqrt((abs(x) ** 2).mean(-1, keepdims=True))`",
+    ),
+    Kind(
+        r"stft", "refused", "window has dtype complex",
+        "`stft(window=)` of complex numbers", "a window is real, in the precision of the input", "`window.real`",
+    ),
+    Kind(
+        r"stft", "refused", "return_complex=False",
+        "`stft(return_complex=False)`: torch returns real and imaginary parts along a further axis",
+        "the result is complex", "`y.view(np.float32).reshape(*y.shape, 2)`",
     ),
     Kind(
         r"nn\.functional\.batch_norm", "refused", r"must have shape \(N, C, \.\.\.\)",

@@ -74,7 +74,7 @@ class Strassen(Library):
 
 
 def refused(problem: MatmulProblem) -> tuple[str, str]:
-    """Why it has nothing for a Problem, and the switch that would change it; two empty strings if it has."""
+    """Returns why it has nothing for a Problem, and the switch that would change it; two empty strings if it has."""
     if problem.batch or problem.alpha != 1 or problem.beta != 0 or problem.parameter("conj"):
         return "it multiplies two matrices, without a batch, factors or a summand", ""
     if problem.dtype.name not in DTYPES:
