@@ -6,6 +6,7 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from valid_calls import arguments, call, operations
 import backline
 from backline import _core, errors, libraries, linalg, switches
 from backline.engine import shadow as module
-from backline.engine.shadow_compare import distance
+from backline.engine.shadow_compare import distance, distance_of
 from backline.errors import BadType, BadValue, ResultsDiffer, UnknownName
 from backline.nn import functional
+from backline.problems.op_registry import operations as rows
 from support import clean, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -175,6 +177,14 @@ def test_distances() -> None:
     assert distance(x + 1j, x + 1j) == 0 and 0 < distance(x, x + 1e-9j) < 1e-8
     assert distance(np.array([3, 5]), np.array([3, 7])) == 2 and distance(0 * x, 0 * x) == 0 and distance(x, 0 * x) > 1e300
     assert distance(np.array([True]), np.array([False])) == 1
+
+
+def test_condition_numbers_have_as_many_digits_as_the_matrix_leaves_them() -> None:
+    problem = rows["linalg.cond"].build(np.eye(2))
+    apart = partial(distance_of, problem)
+    assert apart(np.inf, 5e16) < 1e-16 and apart(np.array([np.inf, 2.0]), np.array([4e16, 2.0])) < 1e-16 and apart(np.nan, np.nan) == 0
+    assert apart(2.0, 2.1) > 0.01 and apart(np.inf, 100.0) > 0.005 and apart(1e4, 2e4) > 1e-5 and apart(np.nan, 1.0) == np.inf
+    assert distance_of(rows["linalg.det"].build(np.eye(2)), np.inf, 5e16) == np.inf
 
 
 def test_reduced_precision_is_allowed_for(rng: np.random.Generator) -> None:

@@ -28,7 +28,7 @@ from ..switches import Scope
 from ..switches.provenance import steps_out
 from ..switches.switch import show
 from .library_remedy import SEVERAL
-from .shadow_compare import WORSE, Finding, are_finite, arrays_of, compared, distance, judged, tolerance_of
+from .shadow_compare import WORSE, Finding, are_finite, arrays_of, compared, distance_of, judged, tolerance_of
 from .shadow_records import ShadowRecord, precisions_of, remedy_for, table_of
 
 __all__ = ["ALLOWANCE", "BUDGET", "WIDER", "Shadow", "again", "on_library", "shadow"]
@@ -310,8 +310,8 @@ class Shadow:
             named = {name: near(value) for name, value in kwargs.items()}
             library = "numpy" if self.against in WIDER else self.against
             there, reason = self._other(operation, problem, tuple(map(near, args)), named, library)
-            most = math.inf if reason else max(most, distance(there, other))  # such as a matrix that is singular then
-        apart = found.difference if result is other else distance(result, other)
+            most = math.inf if reason else max(most, distance_of(problem, there, other))  # such as a matrix that is singular then
+        apart = found.difference if result is other else distance_of(problem, result, other)
         return Finding(found.difference, not apart <= SENSITIVE * most)
 
     def _allowed(self, choice: Any, result: Any) -> float:

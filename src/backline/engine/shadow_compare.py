@@ -18,7 +18,7 @@ from ..problems import Operand, Problem
 from ..problems.op_registry import operations
 from . import accuracy
 
-__all__ = ["WORSE", "Finding", "are_finite", "arrays_of", "compared", "distance", "judged", "on_host", "tolerance_of"]
+__all__ = ["WORSE", "Finding", "are_finite", "arrays_of", "compared", "distance", "distance_of", "judged", "on_host", "tolerance_of"]
 
 Array = Any
 
@@ -91,6 +91,18 @@ def distance(result: Any, other: Any) -> float:
     return max((_apart(x, y) for x, y in zip(first, second, strict=True) if x is not None and y is not None), default=0.0)
 
 
+def distance_of(problem: Problem, result: Any, other: Any) -> float:
+    """Returns the largest difference of two results of a Problem, as `distance`, on a scale where roundings of its kind are equal.
+
+    Condition numbers c are compared as c / (1 + c): the smallest singular value of a singular matrix is zero or any number as large
+    as the roundings, and the condition number infinite or any number as large as their reciprocal.
+    """
+    if problem.op != "linalg.cond":
+        return distance(result, other)
+    with np.errstate(all="ignore"):
+        return distance(*(1 - 1 / (1 + np.asarray(on_host(each), np.float64)) for each in (result, other)))
+
+
 def _parts(result: Any) -> list[Array]:
     parts = result if isinstance(result, (tuple, list)) else (result,)
     return [None if part is None else np.asarray(on_host(part)) for part in parts]
@@ -158,7 +170,7 @@ def compared(problem: Problem, arrays: list[Array], result: Any, other: Any, all
     strict
         Whether an error above that counts even where the other library's is not much smaller.
     """
-    found = distance(result, other)
+    found = distance_of(problem, result, other)
     if found <= allowed:
         return Finding(found, False)
     if not are_finite(problem, arrays):
