@@ -1,4 +1,4 @@
-"""Determinants, inverses and solutions of batches of small systems by a compiled loop: against NumPy in longdouble and float64."""
+"""Determinants, inverses, solutions and Cholesky factors of batches of small systems by a compiled loop: against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -54,6 +54,47 @@ def test_results(n: int, dtype: str, rng: np.random.Generator) -> None:
             np.testing.assert_allclose(vectors, solution[..., 0], rtol=1e-3 if dtype == "float32" else 1e-9)
 
 
+def definite(items: int, n: int, dtype: str, rng: np.random.Generator) -> Any:
+    x = matrices(items, n, "float64", rng)
+    return (x @ np.swapaxes(x, 1, 2) + np.eye(n)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 9, 15, 16])
+def test_factors(n: int, dtype: str, rng: np.random.Generator) -> None:
+    epsilon = float(np.finfo(dtype).eps)
+    for items in (8, 17, 40):
+        a = definite(items, n, dtype, rng)
+        for x in (a, np.asfortranarray(a), a[::-1], np.swapaxes(a, 1, 2), np.repeat(a, 2, axis=2)[:, :, ::2]):
+            for upper in (False, True):
+                factor = linalg.cholesky(x, upper=upper)
+                assert backline.explain().algorithm == "lanes" and factor.dtype == a.dtype
+                np.testing.assert_array_equal(factor, np.triu(factor) if upper else np.tril(factor))
+                wide = factor.astype(np.float64)
+                product = np.swapaxes(wide, 1, 2) @ wide if upper else wide @ np.swapaxes(wide, 1, 2)
+                # LAPACK Users' Guide: the error of a product of factors grows with n and the diagonal.
+                size = np.abs(x.astype(np.float64)).max((1, 2))
+                assert (np.abs(product - x).max((1, 2)) <= (n + 2) * epsilon * size).all()
+    assert linalg.cholesky(np.repeat(a[None], 2, axis=0), upper=True).shape == (2, *a.shape)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("upper", [False, True])
+def test_matrices_without_a_factor(dtype: str, upper: bool) -> None:
+    a = np.repeat(4 * np.eye(3, dtype=dtype)[None], 19, axis=0)
+    a[1, 2, 2], a[2, 1, 1], a[3, 0, 0], a[9, 1, 1], a[18, 2, 2] = -1, 0, -0.0, np.inf, np.nan
+    read, other = ((0, 2), (2, 0)) if upper else ((2, 0), (0, 2))
+    a[(5, *read)] = a[(6, *other)] = np.nan
+    factor, info = linalg.cholesky_ex(a, upper=upper)
+    assert backline.explain().algorithm == "lanes" and info.dtype == np.int32
+    assert {i: int(x) for i, x in enumerate(info) if x} == {1: 3, 2: 2, 3: 1, 5: 1, 9: 1, 18: 1}
+    np.testing.assert_array_equal(factor[info == 0], np.repeat(2 * np.eye(3, dtype=dtype)[None], 13, axis=0))
+    with pytest.raises(linalg.LinAlgError, match="item 1 of the batch: the leading minor of order 3 is not positive-definite"):
+        linalg.cholesky(a, upper=upper)
+    least = np.nextafter(np.zeros(1, dtype), np.ones(1, dtype))[0]
+    np.testing.assert_array_equal(linalg.cholesky(np.full((9, 1, 1), least), upper=upper), np.full((9, 1, 1), np.sqrt(least)))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_are_interchanged(dtype: str) -> None:
     shifts = np.array([np.roll(np.eye(5, dtype=dtype), i, axis=0) for i in range(11)])
@@ -90,11 +131,11 @@ def test_pivots_near_the_ends_of_the_range() -> None:
 
 
 def test_results_do_not_depend_on_threads(rng: np.random.Generator) -> None:
-    a = matrices(3000, 7, "float64", rng)
+    a, squares = matrices(3000, 7, "float64", rng), definite(3000, 7, "float64", rng)
     found = set()
     for threads in (1, 2, 3):
         with backline.num_threads(threads):
-            found.add(linalg.inv(a).tobytes() + linalg.det(a).tobytes())
+            found.add(linalg.inv(a).tobytes() + linalg.det(a).tobytes() + linalg.cholesky(squares).tobytes())
     assert len(found) == 1
 
 

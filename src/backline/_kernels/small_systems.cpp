@@ -1,5 +1,5 @@
-// Determinants, inverses and solutions of many small systems: a matrix for each lane of a vector. LU factors with partial pivoting, as
-// LAPACK's getrf finds them, are applied to the right-hand sides while they are made, and are not kept.
+// Determinants, inverses and solutions of many small systems, and their Cholesky factors: a matrix for each lane of a vector. LU factors
+// with partial pivoting, as LAPACK's getrf finds them, are applied to the right-hand sides while they are made, and are not kept.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,10 +12,10 @@ namespace {
 
 constexpr int64_t kMost = 16;  // rows, columns and right-hand sides
 
-enum Kind : int64_t { kDeterminant, kLogarithm, kInverse, kSolution };
+enum Kind : int64_t { kDeterminant, kLogarithm, kInverse, kSolution, kLower, kUpper };  // the last two: Cholesky factors
 
 // Written by libraries/kernels/small_systems.py: eight bytes for each field, in this order. Strides in bytes, of the matrices and of the
-// right-hand sides. Results lie in rows, without gaps.
+// right-hand sides. Results lie in rows, without gaps. For an upper factor, rows and columns of the matrices are exchanged.
 struct Systems {
     int64_t itemsize, level, kind, items, n, k;
     int64_t batch, row, column, side_batch, side_row, side_column;
@@ -47,6 +47,49 @@ struct Batch {
                     else std::memcpy(side(i, j) + w, sides + (first + w) * p.side_batch + i * p.side_row + j * p.side_column, sizeof(T));
                 }
             }
+    }
+
+    // The lower triangles. The first minor of one with NaN or infinity counts as not positive definite, as with LAPACK.
+    BACKLINE_INLINE void load_lower(const Systems &p, const char *from) {
+        V sums = {};
+        for (int64_t i = 0; i < p.n; ++i)
+            for (int64_t j = 0; j <= i; ++j) {
+                const char *element = from + first * p.batch + i * p.row + j * p.column;
+                for (int64_t w = 0; w < W; ++w) {
+                    if (w < count) std::memcpy(matrix(i, j) + w, element + w * p.batch, sizeof(T));
+                    else matrix(i, j)[w] = T(i == j);
+                }
+                V x;
+                L::load(x, matrix(i, j));
+                sums += x * T(0);
+            }
+        for (int64_t w = 0; w < W; ++w) zero[w] = sums[w] != 0;  // NaN
+    }
+
+    // L of A = L L^T in the place of the lower triangle, column by column.
+    BACKLINE_INLINE void factor(const Systems &p) {
+        for (int64_t c = 0; c < p.n; ++c) {
+            V inverse = {};
+            for (int64_t i = c; i < p.n; ++i) {
+                V x, y, z;
+                L::load(x, matrix(i, c));
+                for (int64_t k = 0; k < c; ++k) {
+                    L::load(y, matrix(i, k)), L::load(z, matrix(c, k));
+                    x -= y * z;
+                }
+                if (i > c) {
+                    x *= inverse;
+                } else {
+                    alignas(64) T pivot[W];
+                    L::store(x, pivot);
+                    for (int64_t w = 0; w < W; ++w) zero[w] = zero[w] || pivot[w] > 0 ? zero[w] : c + 1;
+                    for (int64_t w = 0; w < W; ++w) pivot[w] = std::sqrt(pivot[w]);
+                    L::load(x, pivot);
+                    inverse = T(1) / x;
+                }
+                L::store(x, matrix(i, c));
+            }
+        }
     }
 
     BACKLINE_INLINE void swap(T *one, T *other, const typename L::Bits &chosen) {
@@ -147,6 +190,7 @@ struct Body {
         using B = Batch<T, Bytes>;
         B batch;
         batch.first = item * B::W, batch.count = std::min(B::W, p->items - batch.first);
+        if (p->kind >= kLower) return cholesky(*p, batch, a, static_cast<T *>(to), infos);
         batch.load(*p, a, sides);
         batch.eliminate(*p);
         if (p->k) batch.substitute(*p);
@@ -161,6 +205,22 @@ struct Body {
                         result[i * p->k + j] = zero ? std::numeric_limits<T>::quiet_NaN() : batch.side(i, j)[w];
             } else {
                 determinant<T>(*p, batch, w, spoilt, static_cast<T *>(to) + at, static_cast<T *>(logarithm) + at);
+            }
+        }
+    }
+
+    template <class T, class B>
+    BACKLINE_INLINE static void cholesky(const Systems &p, B &batch, const char *a, T *to, int32_t *infos) {
+        batch.load_lower(p, a);
+        batch.factor(p);
+        const int64_t row = p.kind == kLower ? p.n : 1, column = p.kind == kLower ? 1 : p.n;
+        for (int64_t w = 0; w < batch.count; ++w) {
+            T *result = to + (batch.first + w) * p.n * p.n;
+            infos[batch.first + w] = int32_t(batch.zero[w]);
+            for (int64_t i = 0; i < p.n; ++i) {
+                for (int64_t j = 0; j <= i; ++j)
+                    result[i * row + j * column] = batch.zero[w] ? std::numeric_limits<T>::quiet_NaN() : batch.matrix(i, j)[w];
+                for (int64_t j = i + 1; j < p.n; ++j) result[i * row + j * column] = 0;
             }
         }
     }

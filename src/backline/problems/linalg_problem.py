@@ -56,6 +56,11 @@ def singular(op: str, element: int) -> str:
     return text
 
 
+def not_definite(order: object) -> str:
+    """The text of an error: a matrix without a Cholesky factor, as the leading minor of that order shows."""
+    return f"the leading minor of order {order} is not positive-definite"
+
+
 def not_finite(op: str) -> str:
     """The text of an error: NaN or infinity among the numbers."""
     if op == "linalg.lstsq":

@@ -1,4 +1,4 @@
-"""Determinants, inverses and solutions of many small systems by a compiled loop: a matrix for each lane of a vector.
+"""Determinants, inverses, solutions and Cholesky factors of many small systems by a compiled loop: a matrix for each lane of a vector.
 
 Eigenvalues of symmetric matrices are listed here too; `small_spectra` has them.
 
@@ -16,8 +16,8 @@ from ... import _kernels
 from ...errors import LinAlgError
 from ...native import thread_team
 from ...native.plan_builder import Builder
-from ...problems.linalg_problem import LinalgProblem, singular
-from ...problems.result_tuples import InvEx, Slogdet, SolveEx
+from ...problems.linalg_problem import LinalgProblem, not_definite, singular
+from ...problems.result_tuples import CholeskyEx, InvEx, Slogdet, SolveEx
 from ..base import Algorithm, Refusal
 from .vector_level import vector_level
 
@@ -25,12 +25,16 @@ __all__ = ["LANES", "SPECTRA", "prepare_systems", "system_algorithms"]
 
 LANES = "lanes"
 MOST = 16  # rows, columns and right-hand sides, as small_systems.cpp has them
-KINDS = {"linalg.det": 0, "linalg.slogdet": 1, "linalg.inv": 2, "linalg.solve": 3}
+DETERMINANT, LOGARITHM, INVERSE, SOLUTION, LOWER, UPPER = range(6)  # as small_systems.cpp has them
+KINDS = {
+    "linalg.det": DETERMINANT, "linalg.slogdet": LOGARITHM, "linalg.inv": INVERSE, "linalg.solve": SOLUTION, "linalg.cholesky": LOWER,
+}  # fmt: skip
 SPECTRA = ("linalg.eigh", "linalg.eigvalsh")
 BYTES = (16, 32, 64)  # of a vector, by level
 THREADED, SMALL = 2e5, 2e4  # operations from which threads, and the release of the GIL, bring more than they cost
 WRAP: dict[tuple[str, bool], Any] = {
     ("linalg.inv", False): InvEx, ("linalg.solve", False): SolveEx, ("linalg.slogdet", True): Slogdet,
+    ("linalg.cholesky", False): CholeskyEx,
 }  # fmt: skip
 
 
@@ -66,9 +70,11 @@ def prepare_systems(p: LinalgProblem, algorithm: Algorithm) -> Any:
     """The PreparedCall of what `system_algorithms` listed."""
     b, n, kind = Builder(p), p.n, KINDS[p.op]
     sides, check = p.get("b"), bool(p.parameter("check", True))
-    k = n if kind == 2 else p.k if kind == 3 else 0
+    k = n if kind == INVERSE else p.k if kind == SOLUTION else 0
     a, batch = b.argument("a"), p.where("a")
     rows = p.operands[p.index("a") or 0].strides[-2:]
+    if kind == LOWER and p.parameter("upper", False):
+        kind, rows = UPPER, rows[::-1]
     right, steps = a, (0, 0, 0)
     if sides is not None:
         vector = p.parameter("vector", False)
@@ -76,10 +82,10 @@ def prepare_systems(p: LinalgProblem, algorithm: Algorithm) -> Any:
         where, strides = p.where("b", 1 if vector else 2), sides.strides
         assert isinstance(where, int)
         steps = (where, strides[-1], 0) if vector else (where, strides[-2], strides[-1])
-    core = () if not k else (n,) if p.parameter("vector", False) else (n, k)
-    results = [b.result(p.dtype, (*p.batch, *core))]
-    results += [b.result(p.dtype, p.batch)] if kind == 1 else []
-    if not k:
+    results = [b.result(p.dtype, (*p.batch, *_core(p, kind)))]
+    results += [b.result(p.dtype, p.batch)] if kind == LOGARITHM else []
+    may_fail = kind not in (DETERMINANT, LOGARITHM)
+    if not may_fail:
         infos = b.work(8)
     elif check:
         infos = (b.info(p.items)[0], 0, 0)
@@ -90,20 +96,28 @@ def prepare_systems(p: LinalgProblem, algorithm: Algorithm) -> Any:
     fields = [p.dtype.itemsize, level, kind, p.items, n, k, batch, *rows, *steps]
     description = b.packed(f"<{len(fields)}q", *fields)
     count = -(-p.items // (BYTES[level] // p.dtype.itemsize))
-    logarithm = results[1] if kind == 1 else results[0]
+    logarithm = results[1] if kind == LOGARITHM else results[0]
     b.call(_kernels.addresses["small_systems"], [description, list(range(count)), a, right, results[0], logarithm, infos])
     return b.plan(
         *results, count=count, threads=algorithm.threads, wrap=WRAP.get((p.op, check)), release_gil=p.flops >= SMALL,
-        on_info=_Singular(p.op) if k and check else None,
+        on_info=_Failed(p.op) if may_fail and check else None,
     )  # fmt: skip
 
 
-class _Singular:
-    """The error for a zero pivot, which the first matrix that has one is named in."""
+def _core(p: LinalgProblem, kind: int) -> tuple[int, ...]:
+    """Returns the shape of the result of one matrix."""
+    if kind in (DETERMINANT, LOGARITHM):
+        return ()
+    return (p.n,) if p.parameter("vector", False) else (p.n, p.k if kind == SOLUTION else p.n)
+
+
+class _Failed:
+    """The error for a pivot that is zero, or not positive, which the first matrix that has one is named in."""
 
     def __init__(self, op: str) -> None:
         self.op = op
 
     def __call__(self, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
         item, info = next((i, x) for i, x in enumerate(infos) if x)
-        raise LinAlgError(f"{self.op}: item {item} of the batch: {singular(self.op, info)}")
+        why = not_definite(info) if self.op == "linalg.cholesky" else singular(self.op, info)
+        raise LinAlgError(f"{self.op}: item {item} of the batch: {why}")

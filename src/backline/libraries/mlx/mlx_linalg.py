@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import BadValue, LinAlgError
-from ...problems.linalg_problem import LinalgProblem, not_finite
+from ...problems.linalg_problem import LinalgProblem, not_definite, not_finite
 from ..numpy.library import WRAP
 from ..reference.empty_results import empty
 from .mlx_names import names
@@ -137,11 +137,9 @@ def _with_info(p: LinalgProblem, result: Any, info: Array, text: str) -> Any:
 
 
 def cholesky(p: LinalgProblem, mx: Any, a: Array) -> Any:
-    text = "the leading minor of order {} is not positive-definite"
-    upper = p.parameter("upper", False)
-    factor = mx.linalg.cholesky(a, upper=upper)
+    factor = mx.linalg.cholesky(a, upper=p.parameter("upper", False))
     # LAPACK stops at the first pivot that is not positive, and leaves it there.
-    return _with_info(p, factor, _first(mx, mx.logical_not(_diagonal(mx, factor) > 0)), text)
+    return _with_info(p, factor, _first(mx, mx.logical_not(_diagonal(mx, factor) > 0)), not_definite("{}"))
 
 
 def lu_factor(p: LinalgProblem, mx: Any, a: Array) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import BadValue, LinAlgError
-from ...problems.linalg_problem import LinalgProblem, singular
+from ...problems.linalg_problem import LinalgProblem, not_definite, singular
 from ...processors import usable_cpus
 
 Array = Any
@@ -57,7 +57,7 @@ def cholesky(p: LinalgProblem, a: Array, *, upper: bool = False, check: bool = T
         low = triangle.conj().T if upper else triangle
         factor, info = _cholesky(low)
         if info and check:
-            raise LinAlgError(f"linalg.cholesky: the leading minor of order {info} is not positive-definite")
+            raise LinAlgError(f"linalg.cholesky: {not_definite(info)}")
         factors.append(factor.conj().T if upper else factor)
         infos.append(np.int32(info))
     factor = _shaped(p, factors, (n, n), a.dtype)
