@@ -350,6 +350,22 @@ def test_a_layer_with_packed_weights(busy: Callable[[int], None]) -> None:
     assert backline.explain().threads == 1
 
 
+def test_threads_of_numpys_own_are_no_reason_for_fewer_of_them(
+    busy: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = squares()
+    busy(1)  # what is seen after each product of NumPy's: its second thread spins
+    with backline.use("numpy", only=True):
+        backline.matmul(x, x)
+        assert backline.explain().threads == 2
+        monkeypatch.setattr(processor_share.watch, "threads", 1)  # other programs are at work
+        backline.matmul(x, x)
+        assert backline.explain().threads == 1
+    with backline.use("openblas", only=True):
+        backline.matmul(x, x)
+        assert backline.explain().threads == 1
+
+
 def test_the_explanation_says_why(busy: Callable[[int], None]) -> None:
     busy(1)
     backline.matmul(squares(), squares())
