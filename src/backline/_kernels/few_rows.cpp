@@ -75,6 +75,8 @@ BACKLINE_INLINE void sums(const FewRows &p, int64_t columns, const T *x, const c
             for (int r = 0; r < R; ++r) L::load_some(sum[r], reinterpret_cast<const T *>(to + r * p.target_step) + i, n);
         for (int k = 0; k < Some; ++k) {
             const S *from = reinterpret_cast<const S *>(matrix + k * p.step) + i;
+            // What comes next lies in other pages, where a processor's own prefetching begins anew.
+            __builtin_prefetch(reinterpret_cast<const char *>(from) + Some * p.step);
             n >= L::count ? E::load(elements, from) : E::load_some(elements, from, n);
             for (int r = 0; r < R; ++r) sum[r] += x[r * p.length + k] * elements;
         }
