@@ -24,7 +24,11 @@ LINALG = (
     "linalg.householder_product",
 )  # fmt: skip
 
-FACTORIZATIONS = ("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve")
+# More sizes, where threads begin to be worth it.
+SIZES_BETWEEN = {
+    **dict.fromkeys(("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve"), (160, 384, 512)),
+    **dict.fromkeys(("linalg.qr", "linalg.eigh", "linalg.eigvalsh", "linalg.svd", "linalg.svdvals"), (160, 512)),
+}
 
 
 def products(dtype: Any) -> Iterator[Call]:
@@ -61,7 +65,7 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
     for op in LINALG:
         keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
         sizes = (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024)
-        for n in sorted({*sizes, 384, 512}) if op in FACTORIZATIONS else sizes:  # where threads begin to be worth it
+        for n in sorted({*sizes, *SIZES_BETWEEN.get(op, ())}):
             yield op, arguments(op, n, dtype), keywords
         for items, n in ((1000, 6), (100, 32)):
             yield op, arguments(op, n, dtype, (items,)), keywords

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import BadValue, LinAlgError
 from ...native import thread_team
 from ...problems import operand
-from ...problems.linalg_problem import LinalgProblem, not_finite, singular
+from ...problems.linalg_problem import LinalgProblem, not_definite, not_finite, singular
 from ...problems.names import name_of
 from .. import fixed_order
 from ..base import ONE_SHAPE, Algorithm, Refusal
@@ -29,8 +29,8 @@ from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, SPLIT, routine_name
 
 __all__ = ["linalg_algorithms", "prepare_linalg"]
 
-# Below this many operations one factorisation gains nothing by threads: its panels are too narrow to share (n of about 130).
-SHARED_FLOPS = 2e7
+# Below this many operations one factorisation gains nothing by threads: its panels are too narrow to share. LU of 150 x 150 is as much.
+SHARED_FLOPS = 2e6
 # The same for LU on a pool beside the one that the rest of the library runs on: the two take turns at each block, and wait for
 # each other spinning. On two cores of AMD's and of Intel's that cost 20 to 75 ms a call, up to 70 times the time of one thread at
 # 256 x 256, and 2 to 6 times at 1024 x 1024.
@@ -209,7 +209,7 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
 
 
 MEANING = {
-    "linalg.cholesky": "the leading minor of order {i} is not positive-definite",
+    "linalg.cholesky": not_definite("{i}"),
     "cholesky_inverse": "element {i} of the diagonal is zero, the factor is singular",
     "linalg.eigh": "the eigenvalues did not converge ({i} off-diagonal elements are left)",
     "linalg.eigvalsh": "the eigenvalues did not converge ({i} off-diagonal elements are left)",
