@@ -45,6 +45,7 @@ ALL_THREADS = 0.2  # log2 of how much sooner all threads are expected to end, be
 MANY = 18.0  # from so many operations on, as log2; not in the factorizations, whose own threads bring little and may cost much
 OWN_THREADS = 0.3  # and the same of those that Backline divides the work among: how well libraries do so differs the most
 UNLISTED = 0.02  # and of how much longer they take than one where that alone was measured: nobody asked whether they help
+NARROWER = 1.0  # log2 of how much longer a transform takes in a wider format
 FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
@@ -283,11 +284,18 @@ class _Gains:
     def moderated(self, logs: Times) -> Times:
         """Returns times in which the gain of each algorithm is nearer to the usual one of its library.
 
-        Where threads were not asked for, it is none.
+        Where threads were not asked for, it is none. A transform that was refused there, and computed in a wider format
+        instead, is expected to take half the time here.
         """
         unlisted = {key: logs[one] + UNLISTED for key, one in self._threaded.items() if key not in logs and one in logs}
+        unlisted |= {plain: logs[key] - NARROWER for key in logs if (plain := _narrower(key)) not in logs}
         more = {key: (1 - KEPT_GAIN) * (gain - self._usual[key.partition(".")[0]]) for key, gain in _gains(logs)}
         return {key: log + more.get(key, 0.0) for key, log in logs.items()} | unlisted
+
+
+def _narrower(key: str) -> str:
+    """Returns the key of the transform in the dtype's own format that one in a wider format stands for; else the same key."""
+    return key.replace(".dfti_double@", ".dfti@")
 
 
 def _gains(logs: Mapping[str, float]) -> Iterator[tuple[str, float]]:
