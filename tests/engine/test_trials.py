@@ -406,8 +406,9 @@ PROGRAM = """
     import numpy as np
     import backline
     from backline import backends
-    from backline.engine import trials
+    from backline.engine import ranking, trials
     from backline.engine.tuning import learned_records
+    ranking.times_of = lambda problem: {}  # so that everything is worth a trial, whatever this class's ranking says
     learned_records.costs.account.spent = 1e6
     real = trials.Trials.__call__
     def told(self, sampled, plan, calls, wall, cpu, interruptions):
