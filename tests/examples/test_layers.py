@@ -52,13 +52,13 @@ def digests(out: str) -> list[str]:
 
 
 def test_a_network_learns_digits_and_tells_what_ran_its_layers() -> None:
-    out = run("digits_cnn.py", "--epochs", "3")
+    out = run("digits_cnn.py", "--epochs", "6")
     assert accuracy(out) >= 0.97
     table = ran(out)
     assert set(table) == {*LAYERS, *GRADIENTS}
     assert set().union(*table.values()) <= set(libraries.names())
     lost = re.search(r"^Quantized to int8: accuracy \d\.\d{4}, (-?\d\.\d\d) points lost$", out, re.MULTILINE)
-    assert lost and float(lost[1]) < 4  # of a network that learned for a moment: rounding decides whether it is 0 or 2.5
+    assert lost and float(lost[1]) < 4  # after three epochs a network in seven lost 4.7, as its roundings fell
     _, one, other = digests(out)
     assert one == other
 

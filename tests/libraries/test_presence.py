@@ -253,7 +253,8 @@ def test_a_library_that_prints_and_hangs(build: Build, monkeypatch: pytest.Monke
 
 
 def test_where_no_child_can_be_started(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    good, bad = build("libdnnl.so.3", onednn()), build("libdnnl.so.3", onednn(engines=0))
+    # They are loaded into this process, where libdnnl.so.3 would be found by later tests.
+    good, bad = build("stand_in.so", onednn()), build("stand_in.so", onednn(engines=0))
     for executable in ("", "/no/such/python"):
         monkeypatch.setattr(sys, "executable", executable)
         found = named(monkeypatch, "onednn", good)
