@@ -18,7 +18,9 @@ from ..problems import Operand, Problem
 from ..problems.op_registry import operations
 from . import accuracy
 
-__all__ = ["WORSE", "Finding", "are_finite", "arrays_of", "compared", "distance", "distance_of", "judged", "on_host", "tolerance_of"]
+__all__ = [
+    "WORSE", "Finding", "are_finite", "arrays_of", "compared", "distance", "distance_of", "judged", "on_host", "tolerance_of",
+]  # fmt: skip
 
 Array = Any
 
@@ -92,10 +94,10 @@ def distance(result: Any, other: Any) -> float:
 
 
 def distance_of(problem: Problem, result: Any, other: Any) -> float:
-    """Returns the largest difference of two results of a Problem, as `distance`, on a scale where roundings of its kind are equal.
+    """Returns the largest difference of two results of a Problem, as `distance`, on a scale where its roundings are equal.
 
-    Condition numbers c are compared as c / (1 + c): the smallest singular value of a singular matrix is zero or any number as large
-    as the roundings, and the condition number infinite or any number as large as their reciprocal.
+    Condition numbers c are compared as c / (1 + c): the smallest singular value of a singular matrix is zero or any number as
+    large as the roundings, and the condition number infinite or any number as large as their reciprocal.
     """
     if problem.op != "linalg.cond":
         return distance(result, other)

@@ -29,7 +29,7 @@ from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, SPLIT, routine_name
 
 __all__ = ["linalg_algorithms", "prepare_linalg"]
 
-# Below this many operations one factorisation gains nothing by threads: its panels are too narrow to share. LU of 150 x 150 is as much.
+# Below this many operations one factorisation gains nothing by threads: its panels are too narrow to share (LU of 150 x 150).
 SHARED_FLOPS = 2e6
 # The same for LU on a pool beside the one that the rest of the library runs on: the two take turns at each block, and wait for
 # each other spinning. On two cores of AMD's and of Intel's that cost 20 to 75 ms a call, up to 70 times the time of one thread at

@@ -1,4 +1,4 @@
-"""Determinants, inverses, solutions and Cholesky factors of many small systems by a compiled loop: a matrix for each lane of a vector.
+"""Determinants, inverses, solutions and Cholesky factors of many small systems by a compiled loop: a matrix for each vector lane.
 
 Eigenvalues of symmetric matrices are listed here too; `small_spectra` has them.
 
@@ -27,7 +27,8 @@ LANES = "lanes"
 MOST = 16  # rows, columns and right-hand sides, as small_systems.cpp has them
 DETERMINANT, LOGARITHM, INVERSE, SOLUTION, LOWER, UPPER = range(6)  # as small_systems.cpp has them
 KINDS = {
-    "linalg.det": DETERMINANT, "linalg.slogdet": LOGARITHM, "linalg.inv": INVERSE, "linalg.solve": SOLUTION, "linalg.cholesky": LOWER,
+    "linalg.det": DETERMINANT, "linalg.slogdet": LOGARITHM, "linalg.inv": INVERSE, "linalg.solve": SOLUTION,
+    "linalg.cholesky": LOWER,
 }  # fmt: skip
 SPECTRA = ("linalg.eigh", "linalg.eigvalsh")
 BYTES = (16, 32, 64)  # of a vector, by level
