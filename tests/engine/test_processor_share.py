@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -364,6 +365,23 @@ def test_threads_of_numpys_own_are_no_reason_for_fewer_of_them(
     with backline.use("openblas", only=True):
         backline.matmul(x, x)
         assert backline.explain().threads == 1
+
+
+def test_pools_of_other_libraries_make_room(busy: Callable[[int], None]) -> None:
+    need("xnnpack")
+    x = squares().astype("f")
+    busy(1)
+    with backline.use("xnnpack", only=True):
+        functional.linear(x, x)
+        assert backline.explain().threads == 1
+
+
+@pytest.mark.parametrize(("pool", "threads"), [("numpy", None), ("openblas", 1), ("pthreadpool", 1), ("gomp", 1)])
+def test_which_pools_are_exempt(pool: str, threads: int | None, busy: Callable[[int], None]) -> None:
+    chosen, problem = SimpleNamespace(pool=pool), SimpleNamespace(flops=1e9)
+    plan = SimpleNamespace(choice=SimpleNamespace(chosen=chosen, problem=problem))
+    ran = processor_share.on_fewer(lambda: switches.get("num_threads"), plan, 1, (), {})
+    assert ran == (NotImplemented if threads is None else threads)
 
 
 def test_the_explanation_says_why(busy: Callable[[int], None]) -> None:

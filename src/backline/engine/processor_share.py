@@ -23,7 +23,6 @@ from functools import lru_cache
 from typing import Any
 
 from .. import _core, switches
-from ..native import thread_team
 from ..processors import cpu_quota, read_text, usable_cpus
 from ..switches.snapshot import Scope, make_scope
 from ..switches.starting_values import MOST_THREADS
@@ -249,8 +248,8 @@ def _shares(snapshot: Any, threads: int) -> bool:
 def on_fewer(operation: Any, plan: Any, threads: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs a call again on fewer threads; NotImplemented where the switches want all of them, or the call is small."""
     snapshot: Any = switches.current()
-    if _pool(plan) not in ("", thread_team.name()):
-        threads = watch.threads  # of this process's threads, those that work may be the plan's own, after its last call
+    if _pool(plan) == "numpy":
+        threads = watch.threads  # of this process's threads, those that work may be NumPy's, after its last call
     if not _shares(snapshot, threads):
         return NotImplemented
     if not isinstance(plan, _core.PreparedCall) and _flops(plan) < FLOPS:
