@@ -389,6 +389,34 @@ def test_convolutions(case: str, dtype: str, rng: np.random.Generator) -> None:
     assert ran or dtype == "bfloat16", reasons(f"{FN}conv{rank}d", x, w, **options)
 
 
+@pytest.mark.cpu_kernel
+def test_kernels_for_every_processor_do_not_add_to_what_is_not_aligned() -> None:
+    """Instructions of SSE4.1 want their operands in memory aligned; where they are not, the processor ends the program."""
+    python("""
+        import numpy as np, backline
+        from backline.nn import functional as F
+        rng = np.random.default_rng(0)
+        def somewhere(a):
+            memory = np.zeros(a.nbytes + 64, np.uint8)
+            start = -memory.ctypes.data % 64 + 4
+            there = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape[0], *a.shape[2:], a.shape[1]).transpose(0, 3, 1, 2)
+            there[...] = a
+            return there
+        backline.backends.cpu.set_flags(_capability="default")
+        for groups, channels, size in ((8, 8, 3), (7, 7, 3), (1, 8, 3), (1, 16, 1), (2, 16, 3)):
+            x = somewhere(rng.standard_normal((2, channels, 10, 10)).astype("f"))
+            w = rng.standard_normal((channels, channels // groups, size, size)).astype("f")
+            plain = F.conv2d(x.astype("d"), w.astype("d"), groups=groups)
+            residual, out = somewhere(np.ones(plain.shape, "f")), somewhere(np.zeros(plain.shape, "f"))
+            for threads in (1, 2):
+                with backline.num_threads(threads), backline.use("onednn"):
+                    F.conv2d(x, w, groups=groups, residual=residual, out=out)
+                np.testing.assert_allclose(out, plain + 1, rtol=1e-4, atol=1e-4)
+                assert "sse41" not in backline.explain().chosen.note
+                assert groups < channels or "crashes where the result it adds to is not aligned" in str(backline.explain())
+    """)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_transposed_convolutions(case: str, rng: np.random.Generator) -> None:
     x, w, options = made(case, "float32", rng, transposed=True)

@@ -48,6 +48,9 @@ def conv_algorithms(engine: Engine, p: ConvProblem, threads: int) -> Iterator[Al
         if is_reference(kernel):
             yield Refusal("onednn", name, f"oneDNN has only its reference code for this ({kernel})")
             continue
+        if made.added and "sse41" in kernel:
+            yield Refusal("onednn", name, f"{kernel} crashes where the result it adds to is not aligned to 16 bytes")
+            continue
         if name == BLOCKED and made.is_last:
             yield Refusal("onednn", name, f"left to itself oneDNN takes channels last: that is {LAST}")
             continue
@@ -105,6 +108,7 @@ class _Convolution:
         self.output_shape = (p.batch, p.features, *p.points)
         self.steps = (p.stride, tuple(d - 1 for d in p.dilation))
         self.fused = False
+        self.added: list[tuple[str, float]] = []
         self.describe()
 
     def describe(self) -> None:
@@ -197,7 +201,8 @@ class _Forward(_Convolution):
         residual, out = p.get("residual"), p.get("out")
         # Where the residual is overwritten, relu must not be in the kernel: its way out would need the residual again.
         lost = residual is not None and out is not None and same_place(residual, out)
-        self.added = [("sum", 1.0)] if residual is not None else []
+        if residual is not None:
+            self.added = [("sum", 1.0)]
         self.bias = self._bias()
         self.fused = self.relu and not lost
         if self.fused:
