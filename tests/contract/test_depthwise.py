@@ -37,6 +37,10 @@ DEPTHWISE = {name: case for name, case in CASES.items() if "depthwise" in name} 
     "long rows, strided": ((2, 2, 20, 90), (4, 1, 5, 5), {"padding": 2, "stride": 2, "groups": 2}),
     "steps of all sorts": ((1, 2, 17, 70), (2, 1, 3, 4), {"padding": (2, 3), "stride": (2, 3), "dilation": (3, 2), "groups": 2}),
     "many rows": ((1, 3, 30, 7), (3, 1, 3, 3), {"padding": 1, "groups": 3}),
+    "more rows than lines have room for": ((1, 2, 300, 60), (2, 1, 3, 3), {"padding": 1, "groups": 2}),
+    "more rows, strided": ((1, 2, 301, 70), (2, 1, 3, 3), {"padding": 1, "stride": 2, "groups": 2}),
+    "7 rows of taps": ((1, 2, 11, 37), (2, 1, 7, 7), {"padding": 3, "groups": 2}),
+    "7x7": ((1, 3, 7, 7), (3, 1, 5, 5), {"padding": 2, "groups": 3}),
     "14x14": ((1, 3, 14, 14), (3, 1, 5, 5), {"padding": 2, "groups": 3}),
     "too large for lines": ((1, 2, 9, 70), (2, 1, 3, 65), {"padding": (1, 32), "groups": 2}),
     "threaded": ((2, 40, 30, 28), (40, 1, 3, 3), {"groups": 40, "padding": 1}),
@@ -146,6 +150,14 @@ def test_out_may_be_the_residual_and_nothing_else(rng: np.random.Generator) -> N
     with pytest.raises(BadValue, match="overlaps an operand"):
         plan(x, w, x)
     assert (x == before).all()
+
+
+def test_a_residual_of_many_rows(rng: np.random.Generator) -> None:
+    """What is added to is added to once, where rows are computed in parts."""
+    x, w, residual = rng.standard_normal((1, 2, 260, 37)), rng.standard_normal((2, 1, 5, 5)), rng.standard_normal((1, 2, 260, 37))
+    exact = exact_conv(x, w, padding=2, groups=2).add(residual)
+    for name, result in run_each("kernels", f"{FN}2d", x, w, padding=2, groups=2, residual=residual):
+        exact.check(result, name, dtype="float64")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

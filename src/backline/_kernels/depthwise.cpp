@@ -11,6 +11,17 @@
 namespace backline {
 namespace {
 
+// Copies n elements by the widest pieces of up to Bytes that fit; the last piece overlaps the one before it.
+template <int Bytes, class T>
+BACKLINE_INLINE void copy_row(T *to, const T *from, int64_t n) {
+    constexpr int64_t count = Bytes / int64_t(sizeof(T));
+    if constexpr (count > 1) {
+        if (n < count) return copy_row<Bytes / 2>(to, from, n);
+    }
+    for (int64_t i = 0; i + count <= n; i += count) std::memcpy(to + i, from + i, Bytes);
+    if (count > 1 && n % count) std::memcpy(to + n - count, from + n - count, Bytes);
+}
+
 // Lines of an image, with zeros around it, from which some rows of the result are computed: sums stay in registers over all taps. With
 // a stride a line is several, each of the elements that one tap meets. A zero times a weight that is not finite would be no zero, so
 // that such weights, and shapes beyond the limits, are left to the other loop.
@@ -33,6 +44,13 @@ struct Lines {
     bool fit(int64_t rows, int64_t width) const {
         const bool plane = g.kernel[0] == 1 && g.points[0] == 1 && g.before[0] == 0;
         return plane && g.step[2] == int64_t(sizeof(T)) && g.kernel[2] <= kTaps && rows_of(g, rows) * step * (width + span) <= kElements;
+    }
+
+    // The most rows of `width` points that lines have room for: all, or a multiple of `each`.
+    int64_t most_rows(int64_t width, int64_t each) const {
+        const int64_t points = g.points[1], lines = kElements / (step * (width + span));
+        const int64_t most = (lines - (g.kernel[1] - 1) * g.dilation[1] - 1) / g.stride[1] + 1;
+        return most >= points ? points : std::max(most / each * each, std::min(points, each));
     }
 
     // Makes lines for `width` points from `first` on, all 0.
@@ -68,18 +86,7 @@ struct Lines {
             for (int64_t i = 0; i < n; ++i) to[i] = backline::load<T>(from + i * step);
             return;
         }
-        typename L::Vector v;
-        int64_t i = 0;
-        for (; i + L::count <= n; i += L::count) {
-            L::load(v, from + i);
-            L::store(v, to + i);
-        }
-        if (i < n && n >= L::count) {
-            L::load(v, from + n - L::count);
-            L::store(v, to + n - L::count);
-        } else {
-            for (; i < n; ++i) to[i] = backline::load<T>(from + i);
-        }
+        copy_row<Bytes>(to, from, n);
     }
 
     // From two vectors the even elements; nothing behind the last one that is wanted is read, so the last two overlap.
@@ -100,27 +107,59 @@ struct Lines {
     }
 };
 
-// R rows of N vectors, which begin at `starts`; `left` elements of each row are there from its first one on.
-template <int N, int R, class T, int Bytes>
-BACKLINE_INLINE void depthwise_block(const Lines<T> &lines, const T *weights, T *to, const int64_t *starts, int64_t left) {
+// R rows of N vectors, which begin at `starts`; `left` elements of each row are there from its first one on. With K, the kernel has so
+// many rows, one below the other as those of the result are: each line is read once for all rows that need it. An element's sum has
+// the same order either way.
+template <int K, int N, int R, class T, int Bytes>
+BACKLINE_INLINE void depthwise_block(const Lines<T> &lines, const T *elements, const T *weights, T *to, const int64_t *starts,
+                                     int64_t left) {
     using L = Lanes<T, Bytes>;
     const Geometry &g = lines.g;
-    typename L::Vector sums[R][N] = {}, v;
-    if (g.keep)
-        for (int r = 0; r < R; ++r)
-            for (int n = 0; n < N; ++n) L::load_some(sums[r][n], to + r * g.points[2] + starts[n], left - starts[n]);
-    for (int64_t ky = 0; ky < g.kernel[1]; ++ky)
-        for (int64_t kx = 0; kx < g.kernel[2]; ++kx) {
-            const T weight = load<T>(weights++);
-            const T *from = lines.elements + ky * g.dilation[1] * lines.pitch + lines.offsets[kx];
-            for (int r = 0; r < R; ++r)
-                for (int n = 0; n < N; ++n) {
-                    L::load(v, from + r * g.stride[1] * lines.pitch + starts[n]);
-                    sums[r][n] += weight * v;
-                }
-        }
+    typename L::Vector sums[R][N], v;
+    T edge[R * N * L::count];  // of rows that end inside of a vector
+    const bool whole = starts[N - 1] + L::count <= left;
+    T *at = to;
+    int64_t row = g.points[2];
+    if (!whole) {
+        at = edge, row = N * L::count;
+        for (int r = 0; g.keep && r < R; ++r) copy_row<Bytes>(at + r * row, to + r * g.points[2], left);
+    }
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
-        for (int n = 0; n < N; ++n) L::store_some(sums[r][n], to + r * g.points[2] + starts[n], left - starts[n]);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) {
+            sums[r][n] = typename L::Vector{};
+            if (g.keep) L::load(sums[r][n], at + r * row + starts[n]);
+        }
+    for (int64_t kx = 0; kx < g.kernel[2]; ++kx) {
+        const T *from = elements + lines.offsets[kx];
+        if constexpr (K > 0) {
+            T column[K];
+            for (int ky = 0; ky < K; ++ky) column[ky] = load<T>(weights + ky * g.kernel[2] + kx);
+#pragma GCC unroll 16
+            for (int line = 0; line < R + K - 1; ++line, from += lines.pitch)
+                for (int n = 0; n < N; ++n) {
+                    L::load(v, from + starts[n]);
+#pragma GCC unroll 8
+                    for (int ky = 0; ky < K; ++ky)
+                        if (line >= ky && line - ky < R) sums[line - ky][n] += column[ky] * v;
+                }
+        } else {
+            for (int64_t ky = 0; ky < g.kernel[1]; ++ky, from += g.dilation[1] * lines.pitch) {
+                const T weight = load<T>(weights + ky * g.kernel[2] + kx);
+                for (int r = 0; r < R; ++r)
+                    for (int n = 0; n < N; ++n) {
+                        L::load(v, from + r * g.stride[1] * lines.pitch + starts[n]);
+                        sums[r][n] += weight * v;
+                    }
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) L::store(sums[r][n], at + r * row + starts[n]);
+    for (int r = 0; !whole && r < R; ++r) copy_row<Bytes>(to + r * g.points[2], at + r * row, left);
 }
 
 struct DepthwiseRows {
@@ -134,23 +173,40 @@ struct DepthwiseRows {
         for (int64_t i = 0; i < features * taps; ++i) finite &= std::isfinite(load<T>(w + i));
         if (!finite || !lines.fit(std::min<int64_t>(g.points[1], 8), std::min<int64_t>((g.points[2] + count - 1) / count, 4) * count))
             return apart<T>(g, image, weights, result, features);
-        for (int64_t x = 0; x < g.points[2];) {
-            switch ((g.points[2] - x + count - 1) / count) {
-                case 1: x = strip<1, 8, T, Bytes>(lines, x, image, w, result, features); break;
-                case 2: x = strip<2, 4, T, Bytes>(lines, x, image, w, result, features); break;
-                case 3: x = strip<3, 2, T, Bytes>(lines, x, image, w, result, features); break;
-                default: x = strip<4, 2, T, Bytes>(lines, x, image, w, result, features);
-            }
+        const int64_t rows = g.stride[1] == 1 && g.dilation[1] == 1 ? g.kernel[1] : 0;
+        switch (rows) {
+            case 3: return strips<3, T, Bytes>(lines, image, w, result, features);
+            case 5: return strips<5, T, Bytes>(lines, image, w, result, features);
+            case 7: return strips<7, T, Bytes>(lines, image, w, result, features);
+            default: strips<0, T, Bytes>(lines, image, w, result, features);
         }
     }
 
   private:
-    // N vectors of all rows, up to R rows at a time; returns the first point after them.
-    template <int N, int R, class T, int Bytes>
+    // Rows of N vectors whose sums fit into the registers, of which AVX-512 has 32 and others 16, beside a column of weights.
+    template <int N, int Bytes>
+    static constexpr int kRows = std::min(8, (Bytes == 64 ? 16 : 8) / N);
+
+    // What columns of weights share is read anew for each strip: where they share nothing, strips are wide.
+    template <int K, class T, int Bytes>
+    static BACKLINE_INLINE void strips(Lines<T> &lines, const char *image, const T *weights, char *result, int64_t features) {
+        constexpr int64_t count = Lanes<T, Bytes>::count;
+        const int64_t points = lines.g.points[2];
+        for (int64_t x = 0; x < points;) {
+            const int64_t vectors = (points - x + count - 1) / count;
+            constexpr int kWide = K == 0 ? 4 : 2;
+            if (vectors >= kWide) x = strip<K, kWide, T, Bytes>(lines, x, image, weights, result, features);
+            else if (vectors >= 2) x = strip<K, 2, T, Bytes>(lines, x, image, weights, result, features);
+            else x = strip<K, 1, T, Bytes>(lines, x, image, weights, result, features);
+        }
+    }
+
+    // N vectors of all rows; returns the first point after them.
+    template <int K, int N, class T, int Bytes>
     static BACKLINE_INLINE int64_t strip(Lines<T> &lines, int64_t x, const char *image, const T *weights, char *result, int64_t features) {
         const Geometry &g = lines.g;
         constexpr int64_t count = Lanes<T, Bytes>::count, width = N * count;
-        constexpr int kHalf = R == 8 ? 4 : 1;
+        constexpr int R = kRows<N, Bytes>, kHalf = R / 2;
         const int64_t next = x + width;
         int64_t starts[N];
         for (int n = 0; n < N; ++n) starts[n] = n * count;
@@ -159,31 +215,37 @@ struct DepthwiseRows {
             if (g.points[2] >= count)
                 for (int n = 0; n < N; ++n) starts[n] = std::min(starts[n], g.points[2] - count - x);
         }
-        const int64_t rows = std::min<int64_t>(R, g.points[1]);
-        lines.prepare(x, width, rows);
+        const int64_t most = lines.most_rows(width, R);
+        lines.prepare(x, width, most);
         for (int64_t f = 0; f < features; ++f) {
             const char *plane = image + f / g.features * g.step_channel;
             T *to = reinterpret_cast<T *>(result + f * g.step_result) + x;
             const T *w = weights + f * g.kernel[1] * g.kernel[2];
-            for (int64_t y = 0; y < g.points[1];) {
-                const int64_t left = g.points[1] - y;
+            for (int64_t top = 0; top < g.points[1]; top += most) {
                 // The last rows together with some before them, unless those would be added twice.
-                if (left >= R || (!g.keep && rows == R)) {
-                    y = block<N, R, Bytes>(lines, plane, std::min(y, g.points[1] - R), w, to, starts, x);
-                } else if (R == 8 && (left >= kHalf || (!g.keep && rows >= kHalf))) {
-                    y = block<N, kHalf, Bytes>(lines, plane, std::min(y, g.points[1] - kHalf), w, to, starts, x);
-                } else {
-                    y = block<N, 1, Bytes>(lines, plane, y, w, to, starts, x);
+                if (!g.keep) top = std::min(top, g.points[1] - most);
+                const int64_t rows = std::min(most, g.points[1] - top);
+                lines.template load<Bytes>(plane, top, rows);
+                for (int64_t y = 0; y < rows;) {
+                    if (rows - y >= R || (!g.keep && rows >= R)) {
+                        y = block<K, N, R, Bytes>(lines, top, std::min(y, rows - R), w, to, starts, x);
+                    } else if (rows - y >= kHalf || (!g.keep && rows >= kHalf)) {
+                        y = block<K, N, kHalf, Bytes>(lines, top, std::min(y, rows - kHalf), w, to, starts, x);
+                    } else {
+                        y = block<0, N, 1, Bytes>(lines, top, y, w, to, starts, x);
+                    }
                 }
             }
         }
         return next;
     }
 
-    template <int N, int R, int Bytes, class T>
-    static BACKLINE_INLINE int64_t block(Lines<T> &lines, const char *plane, int64_t y, const T *w, T *to, const int64_t *starts, int64_t x) {
-        lines.template load<Bytes>(plane, y, R);
-        depthwise_block<N, R, T, Bytes>(lines, w, to + y * lines.g.points[2], starts, lines.g.points[2] - x);
+    // R rows from y on, of those whose lines are there from `top` on; returns the next row.
+    template <int K, int N, int R, int Bytes, class T>
+    static BACKLINE_INLINE int64_t block(const Lines<T> &lines, int64_t top, int64_t y, const T *w, T *to, const int64_t *starts, int64_t x) {
+        const Geometry &g = lines.g;
+        const T *elements = lines.elements + y * g.stride[1] * lines.pitch;
+        depthwise_block<K, N, R, T, Bytes>(lines, elements, w, to + (top + y) * g.points[2], starts, g.points[2] - x);
         return y + R;
     }
 
