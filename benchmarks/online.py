@@ -3,7 +3,8 @@
 Every Problem is called so many times with ``benchmark = "online"``, all Problems in turn. Then all algorithms that could have
 been chosen are measured side by side. The columns: time of a call by the algorithm that came first (`at first`) and by the one
 that was learned (`learned`), each over the best one's; what trials of the Problem cost, of the time of its calls; and whether the
-learner had tried all that it wanted to. The last lines sum up, and compare the time of the run with that of one without learning.
+learner had tried all that it wanted to. The last lines sum up, and compare calls by what was learned and without it, all Problems
+in turn: there calls of others come between two of one, and what it needs is not in the caches.
 
 ``--class amd-avx512-2c`` has the ranking of another class of processors decide at first: one that is wrong here. ``--small``
 leaves out what takes more than a few milliseconds. Run it where nothing else runs.
@@ -15,6 +16,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -82,13 +84,19 @@ def problems() -> dict[str, Call]:
     return found
 
 
-def run(calls: dict[str, Call]) -> float:
-    """Seconds of all calls, in turn."""
-    begin = time.perf_counter()
-    for _ in range(CALLS):
-        for call in calls.values():
+def run(calls: dict[str, Call], rounds: int = CALLS) -> dict[str, list[float]]:
+    """Seconds of each call, all Problems in turn."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            begin = time.perf_counter()
             call()
-    return time.perf_counter() - begin
+            times[name].append(time.perf_counter() - begin)
+    return times
+
+
+def total(times: dict[str, list[float]]) -> str:
+    return show(sum(map(sum, times.values())))
 
 
 def measured(choice: Any, tried: list[Any], shown: set[str]) -> dict[str, float]:
@@ -113,6 +121,33 @@ def verdict(learner: Any, times: dict[str, float]) -> str:
     took = f", {one.measured / learner.tried[learner.choice].seconds():.2f}" if one.measured else ""
     state = one.verdict or ("under way" if one.runs else "not tried")
     return f"{best} {state}, {one.runs} runs{took}, {times[learner.choice] / times[best]:.2f} here"
+
+
+def compare_in_turn(calls: dict[str, Call]) -> None:
+    """Prints how long calls take by what was learned and without it: a round of all Problems by one, then by the other."""
+    learned: dict[str, list[float]] = {name: [] for name in calls}
+    plain: dict[str, list[float]] = {name: [] for name in calls}
+    last = {}
+    for number in range(CALLS + 1):
+        for times, switch in ((learned, "online"), (plain, False)):
+            with backends.flags(benchmark=switch):
+                for name, seconds in run(calls, 1).items():
+                    times[name] += seconds if number else []  # the first round has choices to make
+                if switch and number == CALLS:
+                    last = {name: chosen_by(call) for name, call in calls.items()}
+    ratios = {name: median(learned[name]) / median(plain[name]) for name in calls}
+    slower = [name for name, ratio in ratios.items() if ratio > 1.05]
+    print(f"the next {CALLS} in turn: {total(learned)} by what was learned, {total(plain)} without")
+    mean = geometric_mean([*ratios.values()])
+    print(f"{mean:.3f} of the time without in the geometric mean; {len(slower)} over 1.05")
+    for name in slower:
+        print(f"  {name:<28}{show(median(plain[name])):>10}{ratios[name]:>10.2f}  {last[name]}")
+
+
+def chosen_by(call: Call) -> str:
+    call()
+    chosen = backline.explain().chosen
+    return chosen.key if chosen else ""
 
 
 def main() -> None:
@@ -160,7 +195,8 @@ def main() -> None:
         over = ", ".join(f"{sum(r > most for r in ratios)} over {most}" for most in (1.05, 1.1, 1.3))
         print(f"{label:<9} {geometric_mean(ratios):.3f} of the best in the geometric mean; of {len(rows)} Problems {over}")
     print(f"cost of learning: {show(cost)} of {show(spent)}, {100 * cost / spent:.2f} %, of which trials {show(trials)}")
-    print(f"{CALLS} calls of {len(calls)} Problems: {show(without)} without learning, {show(within)} with it")
+    print(f"{CALLS} calls of {len(calls)} Problems: {total(without)} without learning, {total(within)} with it")
+    compare_in_turn(calls)
 
 
 if __name__ == "__main__":

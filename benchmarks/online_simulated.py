@@ -33,7 +33,7 @@ from side_by_side import geometric_mean
 CANDIDATES = 10  # as benchmark_limit has it
 COLD = 30e-6  # seconds that the first run of an algorithm takes more
 SLICE, OFTEN = 4e-3, 0.01  # seconds at most that another program takes of a call, and of how many calls
-CHOOSING, LISTING, PREPARING = 0.5e-3, 0.2e-3, 0.15e-3
+CHOOSING, LISTING, PREPARING, TIMING = 0.5e-3, 0.2e-3, 0.15e-3, 2e-5
 PARTS = (("all", 0.0, 1e9), ("under 20 us", 0.0, 2e-5), ("20 us to 1 ms", 2e-5, 1e-3), ("1 ms and more", 1e-3, 1e9))
 costs, paces = Costs(), dict[str, Pace]()
 
@@ -111,6 +111,7 @@ class Simulated:
             costs.took("listing", LISTING)
         self.key, self.after = learner.next()
         self.left = self.after
+        costs.took("timing", TIMING)
         if self.key not in learner.prepared:
             learner.prepared.add(self.key)
             costs.took("preparing", PREPARING)

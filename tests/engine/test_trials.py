@@ -190,6 +190,15 @@ def test_what_uses_all_processors_is_not_tried_beside_other_programs(several: Ma
     assert library.ran[-1] == "all"
 
 
+@pytest.mark.parametrize("chosen", ["several", "numpy"])
+def test_threads_that_spin_long_are_tried_beside_a_choice_that_has_them(chosen: str, several: Make) -> None:
+    library = several({"slow": {"pool": "numpy" * (chosen == "numpy")}, "spins": {"pool": "numpy"}}, slow=3e-3, spins=1e-3, fast=2e-3)
+    with online():
+        calls(200)
+    assert library.ran[-1] == ("spins" if chosen == "numpy" else "fast")
+    assert ("spins" in library.ran) == (chosen == "numpy")
+
+
 def test_a_preference_is_kept(several: Make) -> None:
     several(fast=1e-12)
     with backends.flags(benchmark="online", prefer=("numpy",)):

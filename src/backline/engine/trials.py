@@ -78,6 +78,8 @@ class Trials:
             return
         if not learner.lock.acquire(blocking=False):  # another thread decides: this call is not counted
             return
+        begin, costs = clock(), learned_records.costs
+        steps = costs.steps
         try:
             algorithm = plan.choice.chosen
             if wall < 0:
@@ -91,8 +93,9 @@ class Trials:
                 self._list()
             self._go_on(sampled)
         finally:
+            if costs.steps == steps:  # nothing was listed or prepared, which is counted by itself
+                costs.took("timing", clock() - begin)
             learner.lock.release()
-        costs = learned_records.costs
         if learner.changed and learned_records.due() and costs.room(learner.overhead) >= costs.writing:
             begin = clock()
             learned_records.write()
@@ -197,7 +200,11 @@ class Trials:
 
 
 def _rivals(candidates: list[Candidate], chosen: Algorithm | None, snapshot: Any) -> list[Algorithm]:
-    """The algorithms that only their times put behind the one that was chosen."""
+    """The algorithms that only their times put behind the one that was chosen.
+
+    What NumPy computes on its own threads is left out beside a choice that it does not compute: they spin for a tenth of a second
+    after each call, and calls of other Problems, which are tried meanwhile, would seem to be faster on one thread.
+    """
     assert chosen is not None
     able = [c.detail for c in candidates if c.detail is not None and c.verdict in ("chosen", "next")]
     prefer = snapshot["prefer"]
@@ -206,7 +213,7 @@ def _rivals(candidates: list[Candidate], chosen: Algorithm | None, snapshot: Any
         preferred = prefer.index(a.library) if a.library in prefer else len(prefer)
         return a.precision, policy.priority(a, snapshot), preferred, BORROWED in a.traits
 
-    return [a for a in able if rank(a) == rank(chosen)]
+    return [a for a in able if rank(a) == rank(chosen) and (a.pool != "numpy" or chosen.pool == "numpy")]
 
 
 # Disturbed calls ------------------------------------------------------------------------------------------------------------

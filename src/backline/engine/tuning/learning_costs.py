@@ -42,8 +42,11 @@ class Costs:
         The part of the cost that trials took beyond the time of the choices.
     planned
         Seconds that trials are expected to cost whose calls have not come yet; they count as if they had been spent.
-    preparing, listing, writing
-        Seconds to prepare an algorithm, to list the candidates of a Problem, to write records.
+    steps
+        How many steps that are told below have been counted.
+    timing, preparing, listing, writing
+        Seconds to time a call and decide what the next one runs, to prepare an algorithm, to list the candidates of a Problem, to write
+        records. What is not in the caches when it is wanted takes many times as long: most of it is measured.
 
     Examples
     --------
@@ -58,9 +61,11 @@ class Costs:
     account: Account = field(default_factory=Account)
     trials: float = 0.0
     planned: float = 0.0
+    steps: int = 0
+    timing: float = 2e-5
     preparing: float = 0.0002
-    listing: float = 0.0005
-    writing: float = 0.02
+    listing: float = 0.001
+    writing: float = 0.1
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def room(self, overhead: float, mine: Account | None = None, *, borrows: bool = True) -> float:
@@ -76,14 +81,14 @@ class Costs:
             return min(left, own)
         return min(left, max(own, LEFT * left), mine.room(min(OF_ITS_OWN * overhead, 1.0)))
 
-    def charge(self, account: Account, spent: float, trial: float = 0.0, work: float = 0.0) -> None:
-        """Counts calls of a Problem that has an account, what a trial among them cost, and other work for them."""
+    def charge(self, account: Account, spent: float, trial: float = 0.0) -> None:
+        """Counts calls of a Problem that has an account, and what a trial among them cost."""
         with self.lock:
             account.spent += spent
             account.cost += trial
             self.trials += trial
             self.account.spent += spent
-            self.account.cost += trial + work
+            self.account.cost += trial
 
     def plan(self, seconds: float) -> None:
         """Counts what a trial is expected to cost, or with a negative number forgets it."""
@@ -97,3 +102,4 @@ class Costs:
             setattr(self, what, usual * (max(seconds, 1e-6) / usual) ** 0.3)  # of one that another program held up, little
             self.account.spent += seconds
             self.account.cost += seconds
+            self.steps += 1

@@ -39,8 +39,7 @@ UNKNOWN = 1.5  # times the choice's time that is expected of a candidate that no
 UNCERTAIN = 0.35  # standard deviation of the logarithm of a time over the one that was predicted
 MOST = 3.0  # times the choice's time: who is expected to take more is not tried
 SLOWER = 2.0  # times what was expected of the choice: it has turned out wrong
-REPORT = 4e-6  # seconds that timing one call and deciding takes
-STEADY = 1e-3  # seconds between timed calls when there is nothing to find out
+STEADY = 0.005  # part of the time that timing calls takes when there is nothing to find out
 FARTHEST = 1 << 20  # calls between timed ones
 WARM = 5e-3  # seconds of a call from which its first run counts: what is done once takes little of it
 CLOSE = 1.3  # times the time of the choice, within which a candidate is tried again later
@@ -166,7 +165,7 @@ class Learner:
             each.attempts += 1
             cost = max(seconds - (known or 0.0), 0.0)
         self.calls += calls
-        self.costs.charge(self.account, seconds + (calls - 1) * usual, cost, REPORT)
+        self.costs.charge(self.account, seconds + (calls - 1) * usual, cost)
         if key == self.trial:
             self._judge(key)
         elif key == self.choice:
@@ -284,7 +283,7 @@ class Learner:
         """
         for key, seconds in expected.items():
             self.tried.setdefault(key, Tried()).expected = seconds
-        self.listed, self.more = True, more
+        self.listed, self.more, self._settled = True, more, None
 
     def expected(self, key: str) -> float:
         """Seconds that a candidate is expected to take."""
@@ -334,7 +333,7 @@ class Learner:
             soon = self._affords(work=self.costs.listing)
             return self.choice, max(SEEN - self.calls, 1 if soon else self._later())
         if not self.trial:
-            rest = self.waiting() or self._rivals()
+            rest = [] if self._settled else self.waiting() or self._rivals()
             if not rest:
                 return self.choice, self._steady(base)
             if not self._quiet and not self.busy:  # what is tried beside another program may take many times as long
@@ -376,11 +375,15 @@ class Learner:
     def _steady(self, base: float) -> int:
         if self._settled is None:
             self._settled = self.account.spent, base
-        return max(1, min(math.ceil(STEADY / base), FARTHEST))
+        return self._calls(base)
+
+    def _calls(self, base: float) -> int:
+        """Calls from one that is timed to the next where timing them may take little."""
+        return max(1, min(math.ceil(self.costs.timing / (STEADY * base)), FARTHEST))
 
     def _affords(self, trial: float = 0.0, work: float = 0.0, *, borrows: bool = True) -> bool:
         """Tells whether so much may be spent now on a trial, and on other work."""
-        if trial + work + REPORT > self.costs.room(self.overhead):
+        if trial + work + self.costs.timing > self.costs.room(self.overhead):
             return False
         if trial > 0.0 and trial > self.costs.room(self.overhead, self.account, borrows=borrows):
             return False
@@ -393,5 +396,5 @@ class Learner:
         How fast the time of all grows is not known: they are twice as many as the last time.
         """
         base = self.tried[self.choice].seconds() or 0.0
-        self._wait = min(2 * self._wait, max(1, math.ceil(STEADY / base)) if base else SEEN, FARTHEST)
+        self._wait = min(2 * self._wait, self._calls(base) if base else SEEN)
         return self._wait
