@@ -45,8 +45,8 @@ class Costs:
     steps
         How many steps that are told below have been counted.
     timing, preparing, listing, writing
-        Seconds to time a call and decide what the next one runs, to prepare an algorithm, to list the candidates of a Problem, to write
-        records. What is not in the caches when it is wanted takes many times as long: most of it is measured.
+        Seconds to time a call and decide what the next one runs, to prepare an algorithm, to list the candidates of a Problem, to
+        write records: what they took lately. What is not in the caches when it is wanted takes many times as long.
 
     Examples
     --------
