@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from layers import FORMULAS, LAYOUTS, assert_near, by_each, draw, exact, order, wide
 
+import backline
 from backline import libraries
+from backline.libraries import capability
 from backline.libraries.kernels.shares import even_share
 from backline.nn import functional as F
 from support import THREADS, algorithms, clean, dtype_of, problem_of, rng, seed
@@ -219,6 +223,25 @@ def test_activations_of_every_16_bit_float(dtype: str) -> None:
                 assert_near(result[finite][normal], wanted[normal], dtype, what, 0.55)
                 assert np.abs(wide(result[finite][~normal]) - wanted[~normal]).max(initial=0) <= 64 * TINY, what
                 assert np.isnan(wide(result[nan])).all(), what
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.cpu_kernel
+def test_16_bit_floats_have_the_same_bits_on_every_processor(dtype: str) -> None:
+    """AVX-512 with its instruction for bfloat16, which takes subnormal numbers for 0, or without it, and AVX2."""
+    if not capability.allows("avx512"):
+        pytest.skip("this processor has no avx512")
+    with np.errstate(all="ignore"):
+        x = np.arange(1 << 16, dtype=np.uint16).view(dtype_of(dtype))
+        base = np.abs(x[:64])
+        calls: dict[str, Callable[[], Any]] = {name: partial(getattr(F, name), x) for name in ("gelu", "silu", "tanh", "sigmoid")}
+        calls["batch_norm"] = lambda: F.batch_norm(x.reshape(1024, 64), base, np.ones_like(base))
+        for name, call in calls.items():
+            results = []
+            for word in ("avx2", "avx512"):
+                with backline.backends.cpu.flags(capability=word), backline.use("kernels", only=True):
+                    results.append(call().view(np.uint16))
+            assert np.array_equal(*results), name
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float64"))

@@ -50,6 +50,9 @@ struct NormalTailPower<Bfloat16> {  // absolute error 1.2e-04 in float
                                       8.441762513e-03f, 5.339899566e-02f, -4.594821798e-01f, 1.150651981e+00f, 2.299994525e+01f};
 };
 
+template <>
+struct NormalTailPower<NativeBfloat16> : NormalTailPower<Bfloat16> {};
+
 // 2^x for -1/2 <= x <= 1/2, for results that are rounded to 16 bits.
 constexpr float kPowerTerms[] = {9.570101653e-03f, 5.591786210e-02f, 2.402474485e-01f, 6.931218145e-01f, 9.999992614e-01f};
 // (e^(-z / 2) - 1) / z for |z| <= ln(2): the relative error of e^(-z / 2) is 3e-9.
@@ -63,6 +66,22 @@ struct Activated {
     using L = Together<T, Bytes, Parts>;
     using V = typename L::Vector;
     static constexpr bool rounded = sizeof(S) < sizeof(T);
+
+    // A polynomial of x, whose highest term comes first, by pairs and pairs of pairs (G. Estrin, 1960): of a chain of operations each
+    // waits for the one before, and what waits fills the processor's queue.
+    template <size_t N>
+    static BACKLINE_INLINE void polynomial(V &sum, const V &x, const float (&terms)[N]) {
+        constexpr size_t first = (N - 1) % 4 + 1;
+        const V square = x * x, fourth = square * square;
+        L::fill(sum, terms[0]);
+        if constexpr (first == 2) sum = x * terms[0] + terms[1];
+        if constexpr (first == 3) sum = square * terms[0] + (x * terms[1] + terms[2]);
+        if constexpr (first == 4) sum = square * (x * terms[0] + terms[1]) + (x * terms[2] + terms[3]);
+        for (size_t i = first; i < N; i += 4) {
+            const V upper = x * terms[i] + terms[i + 1], lower = x * terms[i + 2] + terms[i + 3];
+            sum = sum * fourth + (upper * square + lower);
+        }
+    }
 
     // 2^x for x <= 128, below -127 it is 0; NaN stays NaN. The relative error is 3e-6.
     static BACKLINE_INLINE void power_of_two(V &x) {
@@ -93,8 +112,7 @@ struct Activated {
     static BACKLINE_INLINE void power_in_range(V &x) {
         using E = Exp<T>;
         V n = (x + E::shifter) - E::shifter, f = x - n, power;
-        x = f * T(kPowerTerms[0]) + T(kPowerTerms[1]);
-        for (size_t i = 2; i < sizeof(kPowerTerms) / sizeof(float); ++i) x = x * f + T(kPowerTerms[i]);
+        polynomial(x, f, kPowerTerms);
         whole_power(power, n);
         x = x * power;
     }
@@ -235,8 +253,7 @@ struct Activated {
         negative(u, x);
         L::fill(most, -N::most);
         choose(u, u < -N::most, most, u);
-        s = u * N::terms[0] + N::terms[1];
-        for (size_t i = 2; i < sizeof(N::terms) / sizeof(float); ++i) s = s * u + N::terms[i];
+        polynomial(s, u, N::terms);
         power_in_range(s);
         s = s * N::back;
         choose(s, x < T(0), s, T(1) - s);

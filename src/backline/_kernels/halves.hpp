@@ -15,6 +15,45 @@ struct Float16 {
 struct Bfloat16 {
     uint16_t bits;
 };
+// The same numbers, rounded by the instruction of AVX512_BF16. As it takes subnormal numbers for 0, these are rounded after it: bits do
+// not depend on the processor.
+struct NativeBfloat16 {
+    uint16_t bits;
+};
+template <class S>
+constexpr bool kBfloat16 = std::is_same_v<S, Bfloat16> || std::is_same_v<S, NativeBfloat16>;
+
+// By the instructions of AVX-512 and AVX512_BF16.
+template <int Bytes>
+struct NativeConversions {
+    using Floats = typename VectorOf<float, Bytes>::Type;
+
+    static BACKLINE_INLINE void narrow([[maybe_unused]] NativeBfloat16 *to, [[maybe_unused]] const Floats &from) {
+#if defined(__x86_64__)
+        typename VectorOf<float, Bytes / 2>::Type halves;
+        asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(from));
+        std::memcpy(to, &halves, sizeof halves);
+#endif
+    }
+    // Whether there is a subnormal number in one of two vectors.
+    static BACKLINE_INLINE bool subnormal([[maybe_unused]] const Floats &one, [[maybe_unused]] const Floats &other) {
+        bool any = false;
+#if defined(__x86_64__)
+        uint16_t here, there;
+        asm("vfpclassps $0x20, %3, %1\n\tvfpclassps $0x20, %4, %2\n\tkortestw %1, %2"
+            : "=@ccnz"(any), "=&Yk"(here), "=&Yk"(there)
+            : "v"(one), "v"(other));
+#endif
+        return any;
+    }
+    // Writes those that `narrow` has taken for 0.
+    static BACKLINE_INLINE void narrow_subnormal(NativeBfloat16 *to, const Floats &from) {
+        uint32_t bits[Bytes / 4];
+        std::memcpy(bits, &from, sizeof bits);
+        for (int i = 0; i < Bytes / 4; ++i)
+            if ((bits[i] >> 23 & 0xffu) == 0) to[i].bits = uint16_t((bits[i] + (bits[i] >> 16 & 1u) + 0x7fffu) >> 16);
+    }
+};
 
 // S: in memory; T: in vectors.
 template <class S, class T, int Bytes>
@@ -25,7 +64,7 @@ struct Elements {
     static BACKLINE_INLINE void load(V &v, const S *from) {
         if constexpr (std::is_same_v<S, T>) {
             L::load(v, from);
-        } else if constexpr (std::is_same_v<S, Bfloat16>) {
+        } else if constexpr (kBfloat16<S>) {
             typename L::Bits bits;
             Conversions<Bytes>::widen(bits, &from->bits);
             bits = bits << 16;
@@ -87,6 +126,11 @@ struct Elements {
             std::memcpy(&v, &wide, sizeof v);
         }
     }
+    static BACKLINE_INLINE void narrow(const V &v, NativeBfloat16 *to) {
+        using Native = NativeConversions<Bytes>;
+        Native::narrow(to, v);
+        if (__builtin_expect(Native::subnormal(v, v), 0)) Native::narrow_subnormal(to, v);
+    }
     static BACKLINE_INLINE void narrow(const V &v, Float16 *to) {
         if constexpr (Bytes > kPlainBytes) {
             asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<Some *>(to)) : "v"(v));
@@ -124,6 +168,18 @@ struct TwoElements {
         if (n > half) One::load_some(v.other, from + half, n - half);
     }
     static BACKLINE_INLINE void store_some(const V &v, S *to, int64_t n) {
+        if constexpr (std::is_same_v<S, NativeBfloat16>) {
+            using Native = NativeConversions<Bytes>;
+            if (n >= count) {
+                Native::narrow(to, v.one);
+                Native::narrow(to + half, v.other);
+                if (__builtin_expect(Native::subnormal(v.one, v.other), 0)) {
+                    Native::narrow_subnormal(to, v.one);
+                    Native::narrow_subnormal(to + half, v.other);
+                }
+                return;
+            }
+        }
         One::store_some(v.one, to, n);
         if (n > half) One::store_some(v.other, to + half, n - half);
     }
@@ -142,7 +198,12 @@ inline void for_floats(int64_t itemsize, int64_t level, const A &...a) {
         case 8: return TypedVersions<Body<void>>::table[level][1](a...);
         case 4: return TypedVersions<Body<void>>::table[level][0](a...);
         case kFloat16: return TypedVersions<Body<Float16>>::table[level][0](a...);
-        default: return TypedVersions<Body<Bfloat16>>::table[level][0](a...);
+        default:
+#if defined(__x86_64__)
+            static const bool native = __builtin_cpu_supports("avx512bf16");
+            if (level == 2 && native) return TypedVersions<Body<NativeBfloat16>>::template avx512<float>(a...);
+#endif
+            return TypedVersions<Body<Bfloat16>>::table[level][0](a...);
     }
 }
 
