@@ -20,7 +20,7 @@ from backline.libraries.base import Algorithm
 from backline.native.processor_class import ProcessorClass
 from backline.problems import Place, Problem
 from backline.problems.op_registry import import_operations
-from support import problem_of
+from support import dtype_of, problem_of
 
 FILES = sorted(Path(ranking_files.FOLDER).glob("*.json"))
 AMD, INTEL = ProcessorClass("amd", "avx512", 2), ProcessorClass("intel", "amx", 2)
@@ -275,6 +275,25 @@ def test_small_products_of_16_bit_floats_take_what_float32_takes(rankings: Path,
     halves = {"onednn.matmul@1": 1.0, "openblas.gemm_f32@1": 2.0}
     write(rankings, "intel-amx-2c", ("f32", 10, {"openblas.gemm@1": 1.0}), ("f16", 10, halves))
     assert ranking.sort(product(8, np.float16), [converted, own]) == [own, converted]
+
+
+def test_what_another_class_cannot_compute_in_float16_takes_what_it_took_in_bfloat16(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    both = {"numpy.matmul@1": 100.0, "onednn.matmul@1": 20.0}
+    write(rankings, "amd-avx512-2c", ("f16", 24, {"numpy.matmul@1": 100.0}), ("bf16", 24, both))
+    assert order_of(product(200, np.float16)) == ("onednn.matmul@1", "numpy.matmul@1")
+    write(rankings, "amd-avx512-2c", ("f16", 24, {"numpy.matmul@1": 100.0, "onednn.matmul@1": 300.0}), ("bf16", 24, both))
+    assert order_of(product(200, np.float16)) == ("numpy.matmul@1", "onednn.matmul@1")
+    as_on("amd", "avx512", 2)  # its own measurements are not added to
+    write(rankings, "amd-avx512-2c", ("f16", 24, {"numpy.matmul@1": 100.0}), ("bf16", 24, both))
+    assert order_of(product(200, np.float16)) == ("numpy.matmul@1",)
+
+
+@pytest.mark.parametrize(("instructions", "first"), [("amx", "onednn.matmul@1"), ("avx512", "openblas.gemm_f32@1")])
+def test_amx_is_expected_to_help_in_bfloat16(instructions: str, first: str, rankings: Path, as_on: Here) -> None:
+    as_on("intel", instructions, 2)
+    write(rankings, "amd-avx512-2c", ("bf16", 24, {"openblas.gemm_f32@1": 1.0, "onednn.matmul@1": 1.1}))
+    assert order_of(product(200, dtype_of("bfloat16")))[0] == first
 
 
 def test_what_was_very_slow_nearby_is_not_chosen(rankings: Path, as_on: Here) -> None:

@@ -47,6 +47,7 @@ OWN_THREADS = 0.3  # and the same of those that Backline divides the work among:
 UNLISTED = 0.02  # and of how much longer they take than one where that alone was measured: nobody asked whether they help
 NARROWER = 1.0  # log2 of how much longer a transform takes in a wider format
 FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
+TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
@@ -233,10 +234,12 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         for m in listed:
             logs = logs_of[m.key]
             if gains:
-                logs = gains.moderated(logs)
+                logs = gains.moderated(m, logs)
             if known or processors != here:
                 many = processors != here and m.place.work >= MANY
                 logs = {key: log + ratio(m.place, key) - _sooner(key, op) * many for key, log in logs.items()}
+            if m.place.dtype == "bf16" and here.instructions == "amx" != processors.instructions:
+                logs = {key: log - TILES * key.startswith("onednn.") for key, log in logs.items()}
             found.append((m, far, logs))
             origins.append((processors, m.key))
         known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
@@ -274,20 +277,31 @@ class _Gains:
     def __init__(self, processors: ProcessorClass, op: str) -> None:
         found: dict[str, list[float]] = {}
         threaded: set[str] = set()
+        self._twins: dict[str, Mapping[str, float]] = {}
+        self._float16: set[str] = set()
         for m in ranking_files.measured(processors, op):
+            if m.place.dtype == "f16":
+                self._float16.update(m.times)
+            elif m.place.dtype == "bf16":
+                self._twins[m.key.replace(" bf16 ", " f16 ")] = m.times
             threaded.update(key for key in m.times if key.endswith("@n"))
             for key, gain in _gains(_over_best(m.times)):
                 found.setdefault(key.partition(".")[0], []).append(gain)
         self._usual = {library: sorted(gains)[len(gains) // 2] for library, gains in found.items()}
         self._threaded = {key: on_one_thread(key) for key in threaded}
 
-    def moderated(self, logs: Times) -> Times:
+    def moderated(self, m: Measured, logs: Times) -> Times:
         """Returns times in which the gain of each algorithm is nearer to the usual one of its library.
 
         Where threads were not asked for, it is none. A transform that was refused there, and computed in a wider format
-        instead, is expected to take half the time here.
+        instead, is expected to take half the time here. What processors of that class cannot compute in float16 is expected to
+        take what it took in bfloat16.
         """
         unlisted = {key: logs[one] + UNLISTED for key, one in self._threaded.items() if key not in logs and one in logs}
+        if (twin := self._twins.get(m.key)) and m.place.shape_class not in VECTORS:  # products with vectors are bound by memory
+            known = next(iter(logs))
+            least = math.log2(m.times[known]) - logs[known]
+            unlisted |= {key: math.log2(time) - least for key, time in twin.items() if key not in self._float16}
         unlisted |= {plain: logs[key] - NARROWER for key in logs if (plain := _narrower(key)) not in logs}
         more = {key: (1 - KEPT_GAIN) * (gain - self._usual[key.partition(".")[0]]) for key, gain in _gains(logs)}
         return {key: log + more.get(key, 0.0) for key, log in logs.items()} | unlisted
