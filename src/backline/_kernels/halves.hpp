@@ -60,6 +60,7 @@ template <class S, class T, int Bytes>
 struct Elements {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
+    static constexpr int64_t count = L::count;
 
     static BACKLINE_INLINE void load(V &v, const S *from) {
         if constexpr (std::is_same_v<S, T>) {
@@ -155,12 +156,12 @@ struct Elements {
     }
 };
 
-// Two vectors at a time.
-template <class S, class T, int Bytes>
-struct TwoElements {
-    using One = Elements<S, T, Bytes>;
-    using V = typename TwoLanes<T, Bytes>::Vector;
-    static constexpr int64_t half = One::L::count, count = 2 * half;
+// So many vectors at a time: 1, 2, 4, ...
+template <class S, class T, int Bytes, int Parts>
+struct ElementsTogether {
+    using One = ElementsTogether<S, T, Bytes, Parts / 2>;
+    using V = Two<typename One::V>;
+    static constexpr int64_t half = One::count, count = 2 * half;
 
     static BACKLINE_INLINE void load_some(V &v, const S *from, int64_t n) {
         One::load_some(v.one, from, n);
@@ -168,7 +169,7 @@ struct TwoElements {
         if (n > half) One::load_some(v.other, from + half, n - half);
     }
     static BACKLINE_INLINE void store_some(const V &v, S *to, int64_t n) {
-        if constexpr (std::is_same_v<S, NativeBfloat16>) {
+        if constexpr (Parts == 2 && std::is_same_v<S, NativeBfloat16>) {
             using Native = NativeConversions<Bytes>;
             if (n >= count) {
                 Native::narrow(to, v.one);
@@ -184,6 +185,8 @@ struct TwoElements {
         if (n > half) One::store_some(v.other, to + half, n - half);
     }
 };
+template <class S, class T, int Bytes>
+struct ElementsTogether<S, T, Bytes, 1> : Elements<S, T, Bytes> {};
 
 // What a loop over S computes in T: S itself, which is T where it is void, or 16-bit floats in float.
 template <class S, class T>

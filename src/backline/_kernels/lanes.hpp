@@ -11,6 +11,7 @@ namespace backline {
 // Vectors are passed by reference: by value, their place would depend on the instruction set.
 template <class T, int Bytes>
 struct Lanes {
+    using Element = T;
     using Integer = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     typedef T Vector __attribute__((vector_size(Bytes)));
     typedef Integer Bits __attribute__((vector_size(Bytes)));
@@ -86,8 +87,8 @@ BACKLINE_INLINE void choose(V &to, const M &condition, const V &yes, const V &no
 }
 template <class V, class M>
 BACKLINE_INLINE void choose(Two<V> &to, const Two<M> &condition, const Two<V> &yes, const Two<V> &no) {
-    to.one = condition.one ? yes.one : no.one;
-    to.other = condition.other ? yes.other : no.other;
+    choose(to.one, condition.one, yes.one, no.one);
+    choose(to.other, condition.other, yes.other, no.other);
 }
 
 // The same bits as elements of another type.
@@ -102,9 +103,10 @@ BACKLINE_INLINE void reinterpret(Two<To> &to, const Two<From> &from) {
     reinterpret(to.other, from.other);
 }
 
-template <class T, int Bytes>
-struct TwoLanes {
-    using L = Lanes<T, Bytes>;
+template <class L>
+struct Twice {
+    using T = typename L::Element;
+    using Element = T;
     using Integer = typename L::Integer;
     using Vector = Two<typename L::Vector>;
     using Bits = Two<typename L::Bits>;
@@ -133,8 +135,10 @@ struct TwoLanes {
     }
 };
 
-// One vector at a time, or two.
+// So many vectors at a time: 1, 2, 4, ...
 template <class T, int Bytes, int Parts>
-using Together = std::conditional_t<Parts == 2, TwoLanes<T, Bytes>, Lanes<T, Bytes>>;
+struct Together : Twice<Together<T, Bytes, Parts / 2>> {};
+template <class T, int Bytes>
+struct Together<T, Bytes, 1> : Lanes<T, Bytes> {};
 
 }  // namespace backline

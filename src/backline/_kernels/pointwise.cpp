@@ -17,10 +17,9 @@ struct Pointwise {
 template <class T, int Bytes>
 using Both = Together<T, Bytes, 2>;
 
-// Calls `some` with the place of each two vectors of n elements, and with their elements: the last two may be short.
-template <class T, int Bytes, class Some>
+// Calls `some` with the place of each `count` of n elements, and with their number: the last ones may be fewer.
+template <int64_t count, class Some>
 BACKLINE_INLINE void by_vectors(int64_t n, Some some) {
-    constexpr int64_t count = Both<T, Bytes>::count;
     int64_t i = 0;
     for (; i + count <= n; i += count) some(i, count);
     if (i < n) some(i, n - i);
@@ -33,14 +32,16 @@ struct Values {
     static BACKLINE_INLINE void run(const Pointwise &p, int64_t n, const char *x, char *y) {
         using Source = InMemory<S, T>;
         if constexpr (kComputedIn<S, T>) {
-            using E = TwoElements<Source, T, Bytes>;
+            // Of formulas for 16 bits, which are short chains, four fit into the registers.
+            constexpr int parts = Bytes == 64 && sizeof(Source) < sizeof(T) ? 4 : 2;
+            using E = ElementsTogether<Source, T, Bytes, parts>;
             const Source *from = reinterpret_cast<const Source *>(x);
             Source *to = reinterpret_cast<Source *>(y);
             for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
-                by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
+                by_vectors<E::count>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
                     typename E::V v;
                     E::load_some(v, from + i, some);
-                    Activated<T, Bytes, 2, Source>::template value<decltype(kind)::value>(v);
+                    Activated<T, Bytes, parts, Source>::template value<decltype(kind)::value>(v);
                     E::store_some(v, to + i, some);
                 });
             });
@@ -54,7 +55,7 @@ struct Slopes {
         const T *from = reinterpret_cast<const T *>(x), *grad = reinterpret_cast<const T *>(g);
         T *to = reinterpret_cast<T *>(y);
         for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
-            by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
+            by_vectors<Both<T, Bytes>::count>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
                 typename Both<T, Bytes>::Vector v, w;
                 Both<T, Bytes>::load_some(v, from + i, some);
                 Both<T, Bytes>::load_some(w, grad + i, some);
@@ -87,7 +88,7 @@ struct Finished {
         for_activation(Activation(p.activation), [=, &p](auto kind) __attribute__((always_inline)) {
             for (int64_t row = 0; row < rows; ++row) {
                 T *here = reinterpret_cast<T *>(data + row * p.step);
-                by_vectors<T, Bytes>(p.width, [=, &p](int64_t i, int64_t some) __attribute__((always_inline)) {
+                by_vectors<Both<T, Bytes>::count>(p.width, [=, &p](int64_t i, int64_t some) __attribute__((always_inline)) {
                     typename Both<T, Bytes>::Vector v, w;
                     Both<T, Bytes>::load_some(v, here + i, some);
                     if (p.biased) {

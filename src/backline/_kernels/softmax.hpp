@@ -38,7 +38,7 @@ struct Exp<double> {
 template <class T, int Bytes, class V, class... Low>
 BACKLINE_INLINE void exponential(V &x, const Low &...low) {
     using E = Exp<T>;
-    constexpr bool two = sizeof(V) == 2 * Bytes;
+    constexpr int parts = sizeof(V) / Bytes;
     V n = (x * E::log2e + E::shifter) - E::shifter;  // the nearest integer
     V r = x - n * E::ln2_high;                       // exact: ln2_high has trailing zeros enough
     r = r - n * E::ln2_low;
@@ -47,7 +47,7 @@ BACKLINE_INLINE void exponential(V &x, const Low &...low) {
     for (size_t i = 2; i < sizeof(E::terms) / sizeof(T); ++i) p = p * r + E::terms[i];
     p = (r * r) * p + r;
     V power = n + (E::shifter + T(E::bias));
-    typename Together<T, Bytes, two ? 2 : 1>::Bits bits;
+    typename Together<T, Bytes, parts>::Bits bits;
     reinterpret(bits, power);
     bits = bits << E::mantissa;  // what the shifter left above falls out
     reinterpret(power, bits);
