@@ -153,7 +153,7 @@ def test_out_may_be_the_residual_and_nothing_else(rng: np.random.Generator) -> N
 
 
 def test_a_residual_of_many_rows(rng: np.random.Generator) -> None:
-    """What is added to is added to once, where rows are computed in parts."""
+    """A residual is added once, where rows are computed in parts that overlap otherwise."""
     x, w, residual = rng.standard_normal((1, 2, 260, 37)), rng.standard_normal((2, 1, 5, 5)), rng.standard_normal((1, 2, 260, 37))
     exact = exact_conv(x, w, padding=2, groups=2).add(residual)
     for name, result in run_each("kernels", f"{FN}2d", x, w, padding=2, groups=2, residual=residual):

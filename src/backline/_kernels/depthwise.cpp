@@ -187,7 +187,8 @@ struct DepthwiseRows {
     template <int N, int Bytes>
     static constexpr int kRows = std::min(8, (Bytes == 64 ? 16 : 8) / N);
 
-    // What columns of weights share is read anew for each strip: where they share nothing, strips are wide.
+    // With K, narrow strips: their registers hold more rows, and a line that is read serves more of them. Else wide ones, for which fewer
+    // lines are copied.
     template <int K, class T, int Bytes>
     static BACKLINE_INLINE void strips(Lines<T> &lines, const char *image, const T *weights, char *result, int64_t features) {
         constexpr int64_t count = Lanes<T, Bytes>::count;
