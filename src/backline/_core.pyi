@@ -44,6 +44,7 @@ __all__ = [
     "team_check",
     "team_keep_apart",
     "team_moves",
+    "team_stays_awake",
     "team_threads",
     "wait_for_ended_threads",
 ]
@@ -250,6 +251,9 @@ def set_tracer(tracer: Callable[..., object] | None, /) -> None: ...
 def team_bind(parallel: int, number: int, size: int, /) -> None: ...
 def team_keep_apart(on: bool, /) -> None:
     """Keeps sleeping threads of the team off the caller's processor, or lets them stay there."""
+
+def team_stays_awake(seconds: float) -> None:
+    """Tell how many seconds the threads of the team wait for work before they sleep."""
 
 def team_moves() -> int:
     """Counts how often the team's threads were given other processors."""

@@ -25,6 +25,7 @@ int add_memo(PyObject *module);
 int add_array_types(PyObject *module);
 int add_pool(PyObject *module);
 int add_services(PyObject *module);
+int add_independent_jobs(PyObject *module);
 int add_ended_threads(PyObject *module);
 int add_processor_share(PyObject *module);
 

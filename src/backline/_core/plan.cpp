@@ -90,12 +90,12 @@ void run_share(int index, void *raw) {
     if (thread_guard) thread_guard->leave(former);
 }
 
-void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, const Run &run) {
-    for (const Group &g : groups) {
+void run_groups(const PreparedCall *plan, std::vector<Group> &groups, const Run &run) {
+    for (Group &g : groups) {
         int threads = int(std::min<int64_t>(std::min(g.threads, team_limit()), g.count));
         bool local = plan->thread_guard && plan->thread_guard->kind == GuardKind::local;
         Share share{&g, &run, std::max(threads, 1), local ? plan->thread_guard : nullptr, plan->threads};
-        if (threads > 1) run_jobs(threads, run_share, &share, false);
+        if (threads > 1) run_independent(threads, run_share, &share, g.took);
         else run_share(0, &share);
     }
 }
@@ -281,6 +281,8 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         int former = plan->thread_guard ? plan->thread_guard->enter(plan->threads) : 0;
         if (run_first(plan, run)) run_groups(plan, plan->groups, run);
         if (plan->thread_guard) plan->thread_guard->leave(former);
+        // Of OpenBLAS's jobs the team knows itself.
+        if (plan->threads > 1 && plan->thread_guard && plan->thread_guard->kind != GuardKind::process) team_ran();
     };
     plan->turn.renew();
     plan->once.renew();

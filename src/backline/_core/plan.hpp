@@ -4,8 +4,8 @@
 #include "call.hpp"
 #include "common.hpp"
 #include "copy.hpp"
+#include "independent_jobs.hpp"
 #include "rwlock.hpp"
-#include "team.hpp"
 #include "thread_count.hpp"
 
 namespace backline {
@@ -62,6 +62,7 @@ struct Group {
     int64_t count;
     int threads;
     std::vector<Step> steps;
+    JobTime took{};  // a thread's share of it
 };
 
 struct Overlap {  // out against in: byte ranges relative to the data pointers that must not meet

@@ -1,12 +1,12 @@
 #include "processor_share.hpp"
 
 #include "call_arguments.hpp"
+#include "clock.hpp"
 #include "locks.hpp"
 #include "team.hpp"
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <climits>
 
 namespace backline {
@@ -21,18 +21,13 @@ thread_local bool inside = false;     // this thread looks, or runs a call on fe
 
 constexpr int64_t kSecond = 1000000000;
 
-int64_t now() {
-    using namespace std::chrono;
-    return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
-}
-
 struct Inside {
     Inside() { inside = true; }
     ~Inside() { inside = false; }
 };
 
 bool look_again() {
-    due = now() + kSecond;  // nobody else looks meanwhile
+    due = wall_time() + kSecond;  // nobody else looks meanwhile
     Ref function(Py_XNewRef(look.get().get()));
     if (!function) return true;
     Inside guard;
@@ -41,7 +36,7 @@ bool look_again() {
     double seconds;
     if (!answer || !PyArg_ParseTuple(answer.get(), "id", &threads, &seconds)) return false;
     most = std::max(threads, 1);
-    due = now() + int64_t(std::clamp(seconds, 0.0, 3600.0) * double(kSecond));
+    due = wall_time() + int64_t(std::clamp(seconds, 0.0, 3600.0) * double(kSecond));
     ++looks;
     return true;
 }
@@ -67,7 +62,7 @@ PyMethodDef methods[] = {
 
 int shared_threads(int threads) {
     if (inside || team_limit() == 1) return threads;
-    if (now() >= due.load(std::memory_order_relaxed) && !look_again()) return -1;
+    if (wall_time() >= due.load(std::memory_order_relaxed) && !look_again()) return -1;
     return std::min(threads, most.load(std::memory_order_relaxed));
 }
 

@@ -1,11 +1,11 @@
 #include "sampled_plan.hpp"
 
 #include "boundary.hpp"
+#include "clock.hpp"
 
 #include <structmember.h>
 #include <sys/resource.h>
 
-#include <chrono>
 #include <ctime>
 #include <limits>
 
@@ -18,10 +18,6 @@ int64_t thread_time() {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
-
-int64_t wall_time() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 int64_t lost_processor() {

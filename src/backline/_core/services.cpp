@@ -1,12 +1,15 @@
 #include "services.hpp"
 
 #include "boundary.hpp"
-#include "team.hpp"
+#include "independent_jobs.hpp"
 
 #include <algorithm>
 
 namespace backline {
 namespace {
+
+// What `share` elements take, of which callers say that they are worth a thread.
+constexpr int64_t kShareTime = 3000;
 
 using Part = void (*)(void *data, int64_t first, int64_t count);
 
@@ -32,7 +35,8 @@ int for_parts(int64_t total, int64_t share, int threads, Part part, void *data) 
     Division division{part, data, total, parts};
     ReleaseGil released;
     NativeCall native;
-    if (parts > 1) run_jobs(int(parts), run_part, &division, false);
+    JobTime each(kShareTime * (total / parts) / share);
+    if (parts > 1) run_independent(int(parts), run_part, &division, each);
     else run_part(0, &division);
     return 0;
 }

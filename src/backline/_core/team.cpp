@@ -4,6 +4,7 @@
 #include "team.hpp"
 
 #include "boundary.hpp"
+#include "independent_jobs.hpp"
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -195,9 +196,13 @@ void keep_apart(int threads) {
 void run_jobs(int count, Job job, void *data, bool together) {
     Region r{count, job, data, together};
     if (count == 1) return job(0, data);
-    if (team_limit() == 1 || !omp_parallel) return run_with_threads(r, 1);
-    keep_apart(count);
-    omp_parallel.load()(region_body, &r, unsigned(count), 0);
+    if (team_limit() == 1 || !omp_parallel) {
+        run_with_threads(r, 1);
+    } else {
+        keep_apart(count);
+        omp_parallel.load()(region_body, &r, unsigned(count), 0);
+    }
+    team_ran();
 }
 
 namespace {

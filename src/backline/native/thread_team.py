@@ -7,8 +7,11 @@ thread callback. Two pools that alternate would each wait spinning while the oth
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import re
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,6 +25,8 @@ __all__ = [
 
 LOCAL, PROCESS, PROCESS64 = 0, 1, 2
 SPIN = 1e-3  # seconds for which a thread of the team that waits keeps its processor, before it sleeps
+PAUSES = 300_000  # turns of libgomp's loop with a pause in it for which its threads spin where nothing is said
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 #: Files of libraries whose threads are the team's, though they have a pool of their own too.
 driven: set[str] = set()
@@ -47,18 +52,57 @@ def _bind() -> None:
     global _runtime
     file = _libgomp()
     if file:
+        pause, mapped = _core.pause_seconds(), _is_mapped(file)
         try:
-            with _waiting_briefly():
+            with _waiting_briefly(pause):
                 _runtime = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError:
             return
         _core.team_bind(*(_address(symbol) for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")))
+        _core.team_stays_awake(awake_seconds(os.environ, pause, ours=not mapped))
         # Threads that the user has bound, or asked not to bind, stay where they are.
         _core.team_keep_apart(not any(os.environ.get(name) for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")))
         watch_forks()
 
 
-def _waiting_briefly() -> AbstractContextManager[None]:
+def _is_mapped(file: str) -> bool:
+    """Tells whether a library is in the process."""
+    try:
+        ctypes.CDLL(file, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
+
+
+def awake_seconds(env: Mapping[str, str], pause: float, *, ours: bool) -> float:
+    """Returns for how many seconds a thread of libgomp's that waits spins before it sleeps.
+
+    Parameters
+    ----------
+    env
+        The environment: `GOMP_SPINCOUNT` says it, else `OMP_WAIT_POLICY`.
+    pause
+        Seconds that a pause of the processor takes.
+    ours
+        Backline has loaded it, and said how long where the environment does not.
+
+    Examples
+    --------
+    >>> awake_seconds({"GOMP_SPINCOUNT": "20k"}, 1e-8, ours=True), awake_seconds({}, 1e-8, ours=False)
+    (0.0002, 0.003)
+    """
+    found = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)\s*", env.get("GOMP_SPINCOUNT", ""), re.IGNORECASE)
+    if found is not None:
+        return int(found[1]) * SUFFIXES[found[2].lower()] * pause
+    policy = env.get("OMP_WAIT_POLICY", "").strip().lower()
+    if env.get("GOMP_SPINCOUNT", "").strip().lower() in ("infinite", "infinity") or policy == "active":
+        return math.inf
+    if policy == "passive":
+        return 0.0
+    return SPIN if ours else PAUSES * pause
+
+
+def _waiting_briefly(pause: float) -> AbstractContextManager[None]:
     """Has a libgomp that is loaded inside of the block let its threads spin for `SPIN` seconds, unless the user has said.
 
     It counts the turns of a loop with a pause of the processor in it, 300,000 unless it is told otherwise. It reads the number as
@@ -66,7 +110,7 @@ def _waiting_briefly() -> AbstractContextManager[None]:
     """
     if any(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")):
         return nullcontext()
-    return loading.variable("GOMP_SPINCOUNT", str(round(SPIN / _core.pause_seconds())))
+    return loading.variable("GOMP_SPINCOUNT", str(round(SPIN / pause)))
 
 
 def _libgomp() -> str:
