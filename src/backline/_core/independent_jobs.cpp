@@ -9,6 +9,8 @@ namespace {
 // Nanoseconds that a call on the team takes longer when its threads sleep: on virtual processors 20 to 100 us were seen, more after long
 // pauses, and fewer elsewhere.
 constexpr int64_t kWaking = 40000;
+// Nanoseconds of a library's call from which it uses the threads that it may use.
+constexpr int64_t kLong = 500000;
 
 std::atomic<int64_t> awake{INT64_MAX};  // nanoseconds for which threads of the team wait for work before they sleep
 
@@ -41,6 +43,11 @@ PyMethodDef methods[] = {
 }  // namespace
 
 void team_ran() { team.ran = team.asked = wall_time(); }
+
+void library_ran(int64_t begin) {
+    const int64_t end = wall_time();
+    if (end - begin >= kLong) team.ran = team.asked = end;
+}
 
 void run_independent(int count, Job job, void *data, JobTime &took) {
     const int64_t begin = wall_time(), patience = awake.load(std::memory_order_relaxed);

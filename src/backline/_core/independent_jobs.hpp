@@ -25,4 +25,8 @@ void run_independent(int count, Job job, void *data, JobTime &took);
 // Threads of the team have run for this thread: they are awake.
 void team_ran();
 
+// A library that was allowed several threads has run since `begin`, a wall_time(). Whether it used them it does not say: short problems
+// are computed on one thread by most, so only of a long call it is believed that the team is awake.
+void library_ran(int64_t begin);
+
 }  // namespace backline

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "boundary.hpp"
+#include "clock.hpp"
 #include "ended_threads.hpp"
 #include "pool.hpp"
 
@@ -278,11 +279,13 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     if (plan->thread_guard && plan->thread_guard->kind == GuardKind::process && plan->threads > 1 && !has_room()) return PyErr_NoMemory();
     auto execute = [&] {
         auto turn = plan->turn.hold();
+        // Of OpenBLAS's jobs the team knows itself.
+        const bool by_library = plan->threads > 1 && plan->thread_guard && plan->thread_guard->kind != GuardKind::process;
+        const int64_t begin = by_library ? wall_time() : 0;
         int former = plan->thread_guard ? plan->thread_guard->enter(plan->threads) : 0;
         if (run_first(plan, run)) run_groups(plan, plan->groups, run);
         if (plan->thread_guard) plan->thread_guard->leave(former);
-        // Of OpenBLAS's jobs the team knows itself.
-        if (plan->threads > 1 && plan->thread_guard && plan->thread_guard->kind != GuardKind::process) team_ran();
+        if (by_library) library_ran(begin);
     };
     plan->turn.renew();
     plan->once.renew();
