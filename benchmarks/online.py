@@ -3,8 +3,9 @@
 Every Problem is called so many times with ``benchmark = "online"``, all Problems in turn. Then all algorithms that could have
 been chosen are measured side by side. The columns: time of a call by the algorithm that came first (`at first`) and by the one
 that was learned (`learned`), each over the best one's; what trials of the Problem cost, of the time of its calls; and whether the
-learner had tried all that it wanted to. The last lines sum up, and compare calls by what was learned and without it, all Problems
-in turn: there calls of others come between two of one, and what it needs is not in the caches.
+learner had tried all that it wanted to. Then come the same figures from calls of all Problems in turn, in which each takes the
+fastest algorithms one after the other: there calls of others come between two of one, and what it needs is not in the caches,
+which is what the learner sees. The last lines compare calls by what was learned and without it.
 
 ``--class amd-avx512-2c`` has the ranking of another class of processors decide at first: one that is wrong here. ``--small``
 leaves out what takes more than a few milliseconds. Run it where nothing else runs.
@@ -16,17 +17,18 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 import backline
-from backline import _core, backends, linalg
+from backline import _core, backends, linalg, switches
 from backline.engine import plan_caches, ranking_files
 from backline.engine.calibration import least
-from backline.engine.choose import eligible, planner
-from backline.engine.tuning import learned_records
+from backline.engine.choose import eligible, planner, prepared
+from backline.engine.tuning import learned_records, sample_operands
 from backline.engine.tuning.measure import measure_problem
 from backline.native.processor_class import ProcessorClass
 from backline.nn import functional as F
@@ -36,6 +38,8 @@ rng = np.random.default_rng(2)
 threads = threads_asked()
 Call = Callable[[], Any]
 NEAR = 1.03  # times the best one's time, from which on the difference is measured again
+COMPARED = 4  # algorithms of a Problem that take turns: the fastest ones, the first choice and the one that was learned
+ROUNDS = 25  # calls of each of them
 
 
 def option(name: str, default: str) -> str:
@@ -144,6 +148,42 @@ def compare_in_turn(calls: dict[str, Call]) -> None:
         print(f"  {name:<28}{show(median(plain[name])):>10}{ratios[name]:>10.2f}  {last[name]}")
 
 
+def in_turn(plans: dict[str, dict[str, Call]], judged: dict[str, tuple[str, str]]) -> None:
+    """Prints how long the first choices and what was learned take over the best, where algorithms and Problems take turns."""
+    times: dict[str, dict[str, list[float]]] = {name: {key: [] for key in by_key} for name, by_key in plans.items()}
+    for number in range(COMPARED * ROUNDS):
+        for name, by_key in plans.items():
+            key = [*by_key][number % len(by_key)]
+            begin = time.perf_counter()
+            by_key[key]()
+            times[name][key].append(time.perf_counter() - begin)
+    took = {name: {key: median(each) for key, each in by_key.items()} for name, by_key in times.items()}
+    print("\nin turn, as the program calls them:")
+    for label, which in (("at first", 0), ("learned", 1)):
+        summary(label, [took[name][judged[name][which]] / min(took[name].values()) for name in plans])
+    for name, (first, learned) in judged.items():
+        best = min(took[name], key=took[name].__getitem__)
+        if took[name][learned] > 1.05 * took[name][best]:
+            ratios = f"{took[name][first] / took[name][best]:>10.2f}{took[name][learned] / took[name][best]:>10.2f}"
+            print(f"  {name:<28}{show(took[name][best]):>10}{ratios}  {learned}; best {best}")
+
+
+def summary(label: str, ratios: list[float]) -> None:
+    over = ", ".join(f"{sum(r > most for r in ratios)} over {most}" for most in (1.05, 1.1, 1.3))
+    print(f"{label:<9} {geometric_mean(ratios):.3f} of the best in the geometric mean; of {len(ratios)} Problems {over}")
+
+
+def runs(choice: Any, algorithms: list[Any], times: dict[str, float], judged: tuple[str, str]) -> dict[str, Call]:
+    """Returns calls of those algorithms of a Problem that take turns, on operands of its own."""
+    arrays = sample_operands.arrays_for(choice.problem, 0)
+    keys = dict.fromkeys([*judged, *sorted(times, key=times.__getitem__)])
+    by_key = {a.key: a for a in algorithms if a.pool != "numpy" or a.key in judged}  # what follows would suffer by its threads
+    return {
+        key: partial(prepared(choice.problem, by_key[key], switches.current()), *arrays)
+        for key in [key for key in keys if key in by_key][:COMPARED]
+    }
+
+
 def chosen_by(call: Call) -> str:
     call()
     chosen = backline.explain().chosen
@@ -167,6 +207,8 @@ def main() -> None:
     _core.memo_clear()
     plan_caches.clear()
     rows: list[tuple[str, float, float]] = []
+    plans: dict[str, dict[str, Call]] = {}
+    judged: dict[str, tuple[str, str]] = {}
     print(f"{'':<30}{'best':>10}{'at first':>10}{'learned':>10}{'cost':>8}  done  algorithm")
     for name, choice in choices.items():
         one = by_problem.get(choice.problem)
@@ -182,6 +224,8 @@ def main() -> None:
             continue
         best = min(times.values())
         rows.append((name, times[began] / best, times[ended] / best))
+        judged[name] = began, ended
+        plans[name] = runs(choice, tried, times, judged[name])
         paid = "" if learner is None else f"{100 * learner.account.cost / learner.account.spent:.1f}%"
         waits = one is not None and (not one.learner.listed or one.learner.trial or one.learner.waiting())
         print(
@@ -190,10 +234,9 @@ def main() -> None:
             + (f"; best {verdict(learner, times)}" if rows[-1][2] > NEAR else ""),
             flush=True,
         )
-    for label, column in (("at first", 1), ("learned", 2)):
-        ratios = [float(row[column]) for row in rows]
-        over = ", ".join(f"{sum(r > most for r in ratios)} over {most}" for most in (1.05, 1.1, 1.3))
-        print(f"{label:<9} {geometric_mean(ratios):.3f} of the best in the geometric mean; of {len(rows)} Problems {over}")
+    summary("at first", [row[1] for row in rows])
+    summary("learned", [row[2] for row in rows])
+    in_turn(plans, judged)
     print(f"cost of learning: {show(cost)} of {show(spent)}, {100 * cost / spent:.2f} %, of which trials {show(trials)}")
     print(f"{CALLS} calls of {len(calls)} Problems: {total(without)} without learning, {total(within)} with it")
     compare_in_turn(calls)
