@@ -199,6 +199,24 @@ void Copy2D::run(const char *src, char *dst) const {
     }
 }
 
+namespace {
+
+// Elements (i, j) with j < i of a square matrix become those at (j, i), conjugated: `down` bytes lead from one i to the next.
+template <class T>
+void mirror(char *data, int64_t n, int64_t down, int64_t across) {
+    constexpr int64_t tile = 16;
+    for (int64_t i0 = 0; i0 < n; i0 += tile)
+        for (int64_t j0 = 0; j0 <= i0; j0 += tile)
+            for (int64_t i = i0; i < std::min(i0 + tile, n); ++i)
+                for (int64_t j = j0; j < std::min(j0 + tile, i); ++j) {
+                    T value = load<T>(data + i * down + j * across);
+                    if constexpr (!std::is_floating_point_v<T>) value = std::conj(value);
+                    store(data + j * down + i * across, value);
+                }
+}
+
+}  // namespace
+
 void Triangle::run(char *data) const {
     auto at = [&](int64_t i, int64_t j) { return data + i * stride0 + j * stride1; };
     int64_t shorter = std::min(rows, cols);
@@ -237,19 +255,11 @@ void Triangle::run(char *data) const {
         case TriangleMode::mirror_upper: {
             // mirror_lower: the lower triangle is right, the upper becomes its (conjugate) transpose.
             bool lower = mode == TriangleMode::mirror_lower;
-            constexpr int64_t tile = 16;
-            for (int64_t i0 = 0; i0 < shorter; i0 += tile)
-                for (int64_t j0 = 0; j0 <= i0; j0 += tile)
-                    for (int64_t i = i0; i < std::min(i0 + tile, shorter); ++i)
-                        for (int64_t j = j0; j < std::min(j0 + tile, i); ++j) {
-                            char *to = lower ? at(j, i) : at(i, j);
-                            std::memcpy(to, lower ? at(i, j) : at(j, i), size_t(itemsize));
-                            if (complex) {
-                                char *sign = to + itemsize - 1;  // little endian: the sign bit of the imaginary part
-                                *sign = char(*sign ^ char(0x80));
-                            }
-                        }
-            return;
+            int64_t from0 = lower ? stride0 : stride1, from1 = lower ? stride1 : stride0;
+            if (complex && itemsize == 8) return mirror<std::complex<float>>(data, shorter, from0, from1);
+            if (complex) return mirror<std::complex<double>>(data, shorter, from0, from1);
+            if (itemsize == 4) return mirror<float>(data, shorter, from0, from1);
+            return mirror<double>(data, shorter, from0, from1);
         }
         case TriangleMode::count: return;
     }
@@ -258,16 +268,33 @@ void Triangle::run(char *data) const {
 namespace {
 
 template <class T>
+__attribute__((always_inline)) inline bool row_is_finite(const char *row, int64_t count, int64_t stride, T exponent) {
+    T found = 0;  // as wide as the elements, so that vectors of them need no other width
+    for (int64_t j = 0; j < count; ++j) found |= T((load<T>(row + j * stride) & exponent) == exponent);
+    return !found;
+}
+
+#if defined(__x86_64__)
+template <class T>
+__attribute__((target("avx2"))) bool row_is_finite_avx2(const char *row, int64_t count, T exponent) {
+    return row_is_finite<T>(row, count, sizeof(T), exponent);
+}
+#else
+template <class T>
+bool row_is_finite_avx2(const char *row, int64_t count, T exponent) {
+    return row_is_finite<T>(row, count, sizeof(T), exponent);
+}
+#endif
+
+template <class T>
 bool all_finite(const Finite &f, const char *data, T exponent) {
+    const bool dense = f.stride1 == int64_t(sizeof(T)), wide = has_avx2();
     for (int64_t i = 0; i < f.rows; ++i) {
         const char *row = data + i * f.stride0;
-        unsigned found = 0;
-        auto look = [&](int64_t stride) __attribute__((always_inline)) {
-            for (int64_t j = 0; j < f.cols; ++j) found |= (load<T>(row + j * stride) & exponent) == exponent;
-        };
-        if (f.stride1 == int64_t(sizeof(T))) look(sizeof(T));
-        else look(f.stride1);
-        if (found) return false;
+        const bool finite = !dense ? row_is_finite<T>(row, f.cols, f.stride1, exponent)
+                            : wide ? row_is_finite_avx2<T>(row, f.cols, exponent)
+                                   : row_is_finite<T>(row, f.cols, sizeof(T), exponent);
+        if (!finite) return false;
     }
     return true;
 }

@@ -32,6 +32,7 @@ class BlasTraits:
         self._batches: dict[str, bool] = {}
         self.run_basis = run
         self.always_guarded = always_guarded  # it starts its threads for a product of any size
+        self.faster_triangle: dict[str, str] = {}  # of symmetric matrices, by type code: which one it reads faster, by columns
         self.lu_pool = ""  # where LU runs, if not with the rest
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
 

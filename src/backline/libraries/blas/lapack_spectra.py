@@ -67,7 +67,10 @@ class Spectra(Parts):
             strides, lower = (strides[1], strides[0]), not lower
         self.b.copy((n, n), pointer, strides, a, self.packed((n, n), "F"), self.size)
         # The triangle that is not read may hold anything, NaN included.
-        self.b.triangle("zero_upper" if lower else "zero_lower", (n, n), self.packed((n, n), "F"), self.dtype, a)
+        faster = self.blas.faster_triangle.get(self.dtype.char, "L" if lower else "U") == "L"
+        mode = ("zero_upper" if lower else "zero_lower") if faster == lower else ("mirror_lower" if lower else "mirror_upper")
+        self.b.triangle(mode, (n, n), self.packed((n, n), "F"), self.dtype, a)
+        lower = faster
         self.finite(n * n, a)
         job, uplo = "V" if vectors else "N", "L" if lower else "U"
         # 0-size complex rwork formulas are those of the LAPACK documentation.
