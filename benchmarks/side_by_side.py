@@ -30,8 +30,16 @@ def call(statement: str, **names: Any) -> Timer:
     return Timer(statement, globals=names)
 
 
-def compare(contestants: dict[str, Timer | Callable[[], Any]], *, seconds: float = 0.02, rounds: int = 9) -> dict[str, float]:
+Contestants = dict[str, Timer | Callable[[], Any]]
+
+
+def compare(contestants: Contestants, *, seconds: float = 0.02, rounds: int = 9) -> dict[str, float]:
     """Median seconds of a call for each contestant; `seconds` of calls a round, at least one call."""
+    return {name: statistics.median(t) for name, t in round_by_round(contestants, seconds=seconds, rounds=rounds).items()}
+
+
+def round_by_round(contestants: Contestants, *, seconds: float, rounds: int) -> dict[str, list[float]]:
+    """Seconds of a call in each round, for each contestant."""
     timers = {name: c if isinstance(c, Timer) else Timer(c) for name, c in contestants.items()}
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
@@ -47,7 +55,7 @@ def compare(contestants: dict[str, Timer | Callable[[], Any]], *, seconds: float
             times[name].append(timers[name].timeit(count) / count)
         if done >= 4 and time.perf_counter() - started > 20:
             break
-    return {name: statistics.median(t) for name, t in times.items()}
+    return times
 
 
 def geometric_mean(values: list[float]) -> float:
