@@ -10,7 +10,7 @@ namespace backline {
 class JobTime {
   public:
     explicit JobTime(int64_t known = 0) : value_(known) {}
-    JobTime(const JobTime &other) : value_(other.get()) {}
+    JobTime(const JobTime &other) noexcept : value_(other.get()) {}
     int64_t get() const { return value_.load(std::memory_order_relaxed); }
     void set(int64_t value) { value_.store(value, std::memory_order_relaxed); }
 

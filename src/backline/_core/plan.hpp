@@ -64,6 +64,7 @@ struct Group {
     std::vector<Step> steps;
     JobTime took{};  // a thread's share of it
 };
+static_assert(std::is_nothrow_move_constructible_v<Group>, "vectors of them grow by moving: a call of libffi's cannot be copied");
 
 struct Overlap {  // out against in: byte ranges relative to the data pointers that must not meet
     int out, in;
