@@ -6,8 +6,8 @@
 namespace backline {
 namespace {
 
-// Nanoseconds that a call on the team takes longer when its threads sleep: on virtual processors 20 to 100 us were seen, more after long
-// pauses, and fewer elsewhere.
+// Nanoseconds that a call on the team takes longer when its threads sleep: 20 to 100 us were seen on virtual processors, more after
+// longer pauses.
 constexpr int64_t kWaking = 40000;
 // Nanoseconds of a library's call from which it uses the threads that it may use.
 constexpr int64_t kLong = 500000;
