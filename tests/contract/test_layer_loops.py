@@ -143,6 +143,31 @@ def test_normalisation_of_awkward_numbers(rng: np.random.Generator) -> None:
                 assert_near(result, wide(other), "float32", what, 2, 1e-3)
 
 
+@pytest.mark.parametrize("dtype", ("float32", *HALVES))
+@pytest.mark.parametrize("width", (1, 3, 7, 8, 31, 47, 250, 2049))
+def test_rows_keep_their_digits(dtype: str, width: int, rng: np.random.Generator) -> None:
+    """Rows far from zero, whose first element is far from the others, or that reach to both ends of the range: as in float64."""
+    x = rng.standard_normal((9, width))
+    x[1] += 1000
+    x[2] = 1000
+    x[2, width // 2] += 1
+    x[3, 0] = 30000
+    x[4] *= 6e4 if dtype == "float16" else 3e38
+    x[5] *= 6e-5 if dtype == "float16" else 1e-37
+    x[6, 0], x[7, -1] = np.inf, np.nan
+    eps = 1e-90 if width > 1 else 1e-5  # what is 0 times what no float has is not meant
+    with np.errstate(all="ignore"):
+        x = x.astype(dtype_of(dtype))
+        w, b = (rng.standard_normal(width).astype(dtype_of(dtype)) for _ in range(2))
+        for weight, bias in ((None, None), (w, None), (None, b), (w, b)):
+            rows = wide(x)
+            apart = rows - rows.mean(1, keepdims=True)
+            wanted = apart / np.sqrt((apart * apart).mean(1, keepdims=True) + eps)
+            wanted = wanted * (1 if weight is None else wide(weight)) + (0 if bias is None else wide(bias))
+            for what, result in by_loops(f"{OPS}layer_norm", x, (width,), weight, bias, eps=eps).items():
+                assert_near(result, wanted, dtype, what, 2, 1e-3)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_softmax_of_halves(dtype: str, rng: np.random.Generator) -> None:
     for shape, dim in (((7, 33), 1), ((7, 33), 0), ((3, 5, 70), 1), ((300, 257), -1), ((2, 40001), 1), ((40, 3, 2), 0)):

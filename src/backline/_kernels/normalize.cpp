@@ -1,6 +1,7 @@
 // Normalisation of rows and of channels: one reading of the memory where what is normalised together stays in cache. Statistics and
 // results are computed in double and rounded once, float among them: large numbers close to each other lose no digits.
 #include "arrays.hpp"
+#include "double_lanes.hpp"
 #include "halves.hpp"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 
 // Written by libraries/kernels/normalization_loops.py: eight bytes for each field, in this order.
 struct Normalize {
-    int64_t itemsize, level;  // of batch_norm by rows 2 is bfloat16, kFloat16 float16
+    int64_t itemsize, level;  // of rows of layer_norm and batch_norm 2 is bfloat16, kFloat16 float16
     double eps;
     int64_t scaled, shifted;  // whether there is a weight, and a bias
     int64_t channels;         // of images
@@ -22,15 +23,23 @@ struct Normalize {
 
 constexpr int64_t kBlock = 2048;  // elements whose sums are taken together: they stay in the first cache
 
+// Elements that are computed with in double.
 template <class T, int Bytes>
 struct Wide {
     using L = Lanes<double, Bytes>;
     using V = typename L::Vector;
+    static constexpr int64_t count = L::count;
     typedef T Few __attribute__((vector_size(Bytes * sizeof(T) / sizeof(double))));
 
     static BACKLINE_INLINE void load(V &v, const T *from) {
         if constexpr (sizeof(T) == 4) Conversions<Bytes>::widen(v, from);
         else L::load(v, from);
+    }
+    static BACKLINE_INLINE void load_some(V &v, const T *from, int64_t n) {
+        if (n >= count) return load(v, from);
+        T some[count] = {};
+        std::copy(from, from + n, some);
+        load(v, some);
     }
     static BACKLINE_INLINE void store(const V &v, T *to) {
         Few few;
@@ -38,10 +47,26 @@ struct Wide {
         else few = v;
         std::memcpy(to, &few, sizeof few);
     }
+    static BACKLINE_INLINE void store_some(const V &v, T *to, int64_t n) {
+        if (n >= count) return store(v, to);
+        T some[count];
+        store(v, some);
+        std::copy(some, some + n, to);
+    }
+    // Leaves the last n lanes, and 0 in the place of the others.
+    static BACKLINE_INLINE void keep_last(V &v, int64_t n) {
+        typename L::Bits all, kept;
+        std::memcpy(&all, &v, sizeof all);
+        std::memcpy(&kept, kKept + kWide - count + n, sizeof kept);
+        all = all & kept;
+        std::memcpy(&v, &all, sizeof all);
+    }
     static BACKLINE_INLINE double sum(const V &v) {
-        double total = 0;
-        for (int i = 0; i < L::count; ++i) total += v[i];
-        return total;
+        double lanes[count];
+        L::store(v, lanes);
+        for (int64_t half = count / 2; half > 0; half /= 2)
+            for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+        return lanes[0];
     }
 };
 
@@ -58,125 +83,169 @@ struct Moments {  // of `count` elements: their sum, their mean, and the sum of 
     }
 };
 
+// The sums of n elements less `centre`, and of their squares.
 template <class T, int Bytes>
-BACKLINE_INLINE void add_moments(Moments &moments, const T *x, int64_t n) {
+BACKLINE_INLINE void add_distances(const T *x, int64_t n, double centre, double &total, double &squares) {
     using W = Wide<T, Bytes>;
-    constexpr int count = W::L::count;
-    for (int64_t start = 0; start < n; start += kBlock) {
-        const T *from = x + start;
-        const int64_t here = std::min(kBlock, n - start), whole = here / (2 * count) * (2 * count);
-        typename W::V a{}, b{}, u, v;
-        for (int64_t i = 0; i < whole; i += 2 * count) {
-            W::load(u, from + i);
-            W::load(v, from + i + count);
-            a += u;
-            b += v;
-        }
-        a += b;
-        double total = W::sum(a);
-        for (int64_t i = whole; i < here; ++i) total += double(from[i]);
-        const double mean = total / double(here);
-        a = typename W::V{};
-        b = a;
-        for (int64_t i = 0; i < whole; i += 2 * count) {
-            W::load(u, from + i);
-            W::load(v, from + i + count);
-            u = u - mean;
-            v = v - mean;
-            a += u * u;
-            b += v * v;
-        }
-        a += b;
-        double squares = W::sum(a);
-        for (int64_t i = whole; i < here; ++i) squares += (double(from[i]) - mean) * (double(from[i]) - mean);
-        moments.join(double(here), total, squares);
-    }
-}
-
-// y = (x - mean) * scale + shift, where all but x stay the same.
-template <class T, int Bytes>
-BACKLINE_INLINE void normalize_row(const Normalize &p, const T *x, T *y, int64_t n, double mean, double scale, double shift) {
-    using W = Wide<T, Bytes>;
-    constexpr int count = W::L::count;
-    typename W::V v, end;
-    if (n >= count) W::load(end, x + n - count);  // before anything is written: y may be x
-    int64_t i = 0;
-    if (p.rounded) {
-        using L = Lanes<T, Bytes>;
-        const T centre = T(mean), factor = T(scale), more = T(shift);
-        typename L::Vector u;
-        for (; i + L::count <= n; i += L::count) {
-            L::load(u, x + i);
-            u = (u - centre) * factor + more;
-            L::store(u, y + i);
-        }
-    }
-    for (; i + count <= n; i += count) {
-        W::load(v, x + i);
-        v = (v - mean) * scale + shift;
-        W::store(v, y + i);
-    }
-    if (i < n && n >= count) {
-        end = (end - mean) * scale + shift;
-        W::store(end, y + n - count);
-    } else {
-        for (; i < n; ++i) y[i] = T((double(x[i]) - mean) * scale + shift);
-    }
-}
-
-// The same of 16-bit floats, in float.
-template <class S, int Bytes>
-BACKLINE_INLINE void normalize_halves(const S *x, S *y, int64_t n, double mean, double scale, double shift) {
-    using E = Elements<S, float, Bytes>;
-    const float centre = float(mean), factor = float(scale), more = float(shift);
-    typename E::V u;
-    auto some = [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-        E::load_some(u, x + i, count);
-        u = (u - centre) * factor + more;
-        E::store_some(u, y + i, count);
+    constexpr int64_t count = W::count;
+    constexpr int parts = 4;  // additions of one vector wait for each other
+    typename W::V sums[parts] = {}, products[parts] = {};
+    auto add = [&](int part, const T *from, int64_t last) __attribute__((always_inline)) {
+        typename W::V v;
+        W::load(v, from);
+        v = v - centre;
+        if (last < count) W::keep_last(v, last);
+        sums[part] += v;
+        products[part] += v * v;
     };
     int64_t i = 0;
-    for (; i + E::L::count <= n; i += E::L::count) some(i, E::L::count);
-    if (i < n) some(i, n - i);
+    for (; i + parts * count <= n; i += parts * count)
+        for (int part = 0; part < parts; ++part) add(part, x + i + part * count, count);
+    for (int part = 0; part < parts - 1; ++part)
+        if (i + count <= n) add(part, x + i, count), i += count;
+    if (i < n) {
+        T few[count] = {};
+        if (n < count) std::copy(x, x + n, few + count - n);
+        add(parts - 1, n < count ? few : x + n - count, n - i);
+    }
+    total = W::sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    squares = W::sum((products[0] + products[1]) + (products[2] + products[3]));
 }
 
+template <class S, int Bytes>
+BACKLINE_INLINE void add_moments(Moments &moments, const S *x, int64_t n) {
+    for (int64_t start = 0; start < n; start += kBlock) {
+        const int64_t here = std::min(kBlock, n - start);
+        double total, squares;
+        if constexpr (std::is_same_v<S, double>) {
+            add_distances<double, Bytes>(x + start, here, 0.0, total, squares);
+            double rest;
+            add_distances<double, Bytes>(x + start, here, total / double(here), rest, squares);
+            moments.join(double(here), total, squares);
+        } else {
+            // Distances to one of the elements are as good as those to their mean: how much is lost of the squares is `here` times an
+            // error of double at most, of which float does not know.
+            const float *from;
+            float wide[sizeof(S) < sizeof(float) ? kBlock : 1];
+            if constexpr (std::is_same_v<S, float>) {
+                from = x + start;
+            } else {
+                using E = Elements<S, float, Bytes>;
+                typename E::V v;
+                for (int64_t i = 0; i < here; i += E::count) {
+                    E::load_some(v, x + start + i, here - i);
+                    E::L::store(v, wide + i);
+                }
+                from = wide;
+            }
+            const double centre = std::isfinite(from[0]) ? double(from[0]) : 0.0;
+            add_distances<float, Bytes>(from, here, centre, total, squares);
+            squares -= total * (total / double(here));
+            moments.join(double(here), total + centre * double(here), squares < 0 ? 0.0 : squares);
+        }
+    }
+}
+
+// Writes what `change` makes of the vectors of a row, to which it gets their place and the number of their elements.
+template <class M, class S, class Change>
+BACKLINE_INLINE void change_row(const S *x, S *y, int64_t n, Change change) {
+    constexpr int64_t count = M::count;
+    typename M::V v, end;
+    if (n < count) {
+        M::load_some(v, x, n);
+        change(v, 0, n);
+        return M::store_some(v, y, n);
+    }
+    M::load(end, x + n - count);  // before anything is written: y may be x
+    int64_t i = 0;
+    for (; i + count <= n; i += count) {
+        M::load(v, x + i);
+        change(v, i, count);
+        M::store(v, y + i);
+    }
+    if (i < n) {
+        change(end, n - count, count);
+        M::store(end, y + n - count);
+    }
+}
+
+// (x - mean) * scale + shift of 16-bit floats, in float: what that has no room for of the mean is added at the end, and a power of two
+// keeps differences and factors within its range.
+struct InFloat {
+    float unit, centre, factor, more;
+
+    BACKLINE_INLINE InFloat(double mean, double scale, double shift) {
+        const double power = scale < 0x1p-100 ? 0x1p-64 : scale > 0x1p100 ? 0x1p64 : 1.0;
+        unit = float(power), centre = float(mean * power), factor = float(scale / power);
+        const double rest = std::isfinite(mean) ? mean * power - double(centre) : 0.0;
+        more = float(shift - rest * (scale / power));
+    }
+    template <class V>
+    BACKLINE_INLINE void apply(V &v) const {
+        v = (v * unit - centre) * factor + more;
+    }
+};
+
+// y = (x - mean) * scale + shift, where all but x stay the same.
+template <class S, int Bytes>
+BACKLINE_INLINE void normalize_row(const Normalize &p, const S *x, S *y, int64_t n, double mean, double scale, double shift) {
+    constexpr bool halves = sizeof(S) < sizeof(float);
+    if constexpr (!std::is_same_v<S, double>) {
+        if (halves || p.rounded) {
+            const InFloat in_float(mean, scale, shift);
+            return change_row<Elements<S, float, Bytes>>(
+                x, y, n, [=](auto &v, int64_t, int64_t) __attribute__((always_inline)) { in_float.apply(v); });
+        }
+    }
+    if constexpr (!halves)
+        change_row<Wide<S, Bytes>>(
+            x, y, n, [=](auto &v, int64_t, int64_t) __attribute__((always_inline)) { v = (v - mean) * scale + shift; });
+}
+
+// y = (x - mean) * scale * weight + bias.
+template <bool Scaled, bool Shifted, class S, class T, int Bytes>
+BACKLINE_INLINE void normalize_layer(const S *x, const T *weight, const T *bias, S *y, int64_t n, double mean, double scale) {
+    constexpr bool halves = !std::is_same_v<S, T>;
+    using Data = std::conditional_t<halves, Elements<S, T, Bytes>, Wide<T, Bytes>>;
+    using Parameters = std::conditional_t<halves, Elements<T, T, Bytes>, Wide<T, Bytes>>;
+    const InFloat in_float(mean, scale, 0.0);
+    change_row<Data>(x, y, n, [=](auto &v, int64_t i, int64_t some) __attribute__((always_inline)) {
+        typename Parameters::V u;
+        if constexpr (halves) in_float.apply(v);
+        else v = (v - mean) * scale;
+        if constexpr (Scaled) Parameters::load_some(u, weight + i, some), v = v * u;
+        if constexpr (Shifted) Parameters::load_some(u, bias + i, some), v = v + u;
+    });
+}
+
+template <class S>
 struct LayerNorm {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Normalize &p, int64_t rows, const char *from, const char *w, const char *b, char *to) {
-        using W = Wide<T, Bytes>;
-        constexpr int count = W::L::count;
-        const T *weight = reinterpret_cast<const T *>(w), *bias = reinterpret_cast<const T *>(b);
-        const int64_t n = p.length;
-        for (int64_t row = 0; row < rows; ++row) {
-            const T *x = reinterpret_cast<const T *>(from) + row * n;
-            T *y = reinterpret_cast<T *>(to) + row * n;
-            Moments moments;
-            add_moments<T, Bytes>(moments, x, n);
-            const double mean = moments.mean, scale = 1 / std::sqrt(moments.squares / double(n) + p.eps);
-            if (!p.scaled && !p.shifted) {
-                normalize_row<T, Bytes>(p, x, y, n, mean, scale, 0.0);
-                continue;
-            }
-            int64_t i = 0;
-            typename W::V v, u;
-            for (; i + count <= n; i += count) {
-                W::load(v, x + i);
-                v = (v - mean) * scale;
-                if (p.scaled) {
-                    W::load(u, weight + i);
-                    v = v * u;
-                }
-                if (p.shifted) {
-                    W::load(u, bias + i);
-                    v = v + u;
-                }
-                W::store(v, y + i);
-            }
-            for (; i < n; ++i) {
-                double z = (double(x[i]) - mean) * scale;
-                if (p.scaled) z *= double(weight[i]);
-                if (p.shifted) z += double(bias[i]);
-                y[i] = T(z);
+        if constexpr (kComputedIn<S, T>) {
+            using Source = InMemory<S, T>;
+            const Source *x = reinterpret_cast<const Source *>(from);
+            const T *weight = reinterpret_cast<const T *>(w), *bias = reinterpret_cast<const T *>(b);
+            const int64_t n = p.length;
+            auto moments = [=](int64_t row) __attribute__((always_inline)) {
+                Moments found;
+                add_moments<Source, Bytes>(found, x + row * n, n);
+                return found;
+            };
+            // While a row's sums, root and quotient are waited for, the next row is read: of rows that stay in the first cache.
+            const int64_t ahead = n <= kBlock;
+            Moments next;
+            for (int64_t row = -ahead; row < rows; ++row) {
+                const Moments here = ahead ? next : moments(row);
+                if (ahead && row + 1 < rows) next = moments(row + 1);
+                if (row < 0) continue;
+                const double scale = 1 / std::sqrt(here.squares / double(n) + p.eps);
+                const Source *given = x + row * n;
+                Source *y = reinterpret_cast<Source *>(to) + row * n;
+                if (p.scaled && p.shifted) normalize_layer<true, true, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
+                else if (p.scaled) normalize_layer<true, false, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
+                else if (p.shifted) normalize_layer<false, true, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
+                else normalize_layer<false, false, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
             }
         }
     }
@@ -208,8 +277,7 @@ struct BatchNorm {
                 c.finish(p, double(reinterpret_cast<const T *>(variance)[i]), w, b, i);
                 const Source *x = reinterpret_cast<const Source *>(from) + row * p.length;
                 Source *y = reinterpret_cast<Source *>(to) + row * p.length;
-                if constexpr (std::is_same_v<Source, T>) normalize_row<T, Bytes>(p, x, y, p.length, c.mean, c.scale, c.shift);
-                else normalize_halves<Source, Bytes>(x, y, p.length, c.mean, c.scale, c.shift);
+                normalize_row<Source, Bytes>(p, x, y, p.length, c.mean, c.scale, c.shift);
             }
         }
     }
@@ -276,7 +344,7 @@ inline void typed(const Normalize *p, A... a) {
 }
 
 void layer_norm(const Normalize *p, int64_t rows, const char *x, const char *w, const char *b, char *y) {
-    typed<LayerNorm>(p, rows, x, w, b, y);
+    for_floats<LayerNorm>(p->itemsize, p->level, *p, rows, x, w, b, y);
 }
 
 void batch_norm(const Normalize *p, int64_t first, int64_t rows, const char *x, const char *mean, const char *variance, const char *w,

@@ -1,7 +1,7 @@
 """Normalisation by compiled loops: layers, and batches by given or own statistics.
 
-Statistics and results are computed in float64 and rounded once. What is normalised together is one item's: rows of layer_norm, a
-channel of batch_norm in training.
+Statistics are computed in float64; so are results, which are rounded once, but those of 16-bit floats in float32. What is
+normalised together is one item's: rows of layer_norm, a channel of batch_norm in training.
 """
 
 from __future__ import annotations
@@ -89,13 +89,11 @@ def _layer_norm(b: Builder, p: NeuralProblem, threads: int, source: Pointer, out
     width = prod(p.result[len(p.result) - p.parameter("axes") :])
     rows = prod(p.result) // width
     share = even_share(rows, width, SHARE)
-    work, description = _work(b, p, share * width, out), _fields(b, p, length=width)
+    description = _fields(b, p, item=float_size(p.dtype), length=width)
 
     def write(at: Share) -> None:
-        given = at.load(source, p.dtype, width, work)
-        target = work if p.dtype.name in HALVES else at.place(out, width * p.dtype.itemsize)
+        given, target = (at.place(array, width * p.dtype.itemsize) for array in (source, out))
         b.call(_kernels.addresses["layer_norm"], [description, at.units, given, vectors["weight"], vectors["bias"], target])
-        at.store(work, out, p.dtype, width)
 
     return (out,), in_shares(b, rows, share, threads, write)
 
