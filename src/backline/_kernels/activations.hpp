@@ -345,8 +345,20 @@ struct Activated {
         }
     }
 
-    // g becomes g times the slope at x.
-    template <Activation Kind>
+    // Whether an element may be infinite, of floats in two vectors; doubles are not asked.
+    static BACKLINE_INLINE bool any_infinite(const V &x) {
+        if constexpr (sizeof(T) == 8) {
+            return false;
+        } else {
+            const V nothing = x - x;  // or NaN
+            typename L::Bits bits;
+            reinterpret(bits, nothing);
+            return Conversions<Bytes>::any_nan(bits.one | bits.other);
+        }
+    }
+
+    // g becomes g times the slope at x; where g is not `Finite`, it may be infinite.
+    template <Activation Kind, bool Finite>
     static BACKLINE_INLINE void slope(const V &x, V &g) {
         // Beyond `least` and `most` a slope is 0 or 1, and 0 times infinity is not meant.
         constexpr T limit = Kind == Activation::silu ? T(1000) : T(100);
@@ -382,7 +394,7 @@ struct Activated {
             s = e / (d * d);
             if constexpr (Kind == Activation::tanh) s = s * T(4);
         }
-        if constexpr (sizeof(T) == 4) {
+        if constexpr (sizeof(T) == 4 && !Finite) {
             // Where a slope is 0 in float and would not be in double, an infinite gradient stays infinite: what of it is above the
             // largest number is multiplied with a slope that is not 0 there.
             constexpr T reach = Kind == Activation::gelu ? T(38) : Kind == Activation::gelu_tanh ? T(20) : Kind == Activation::tanh ? T(350) : T(700);

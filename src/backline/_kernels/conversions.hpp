@@ -61,6 +61,18 @@ struct Conversions {
             std::memcpy(to, &halves, sizeof halves);
         }
     }
+    // Whether words have the bits of 0 or of NaN, as the difference of floats to themselves has: whether one of them is NaN.
+    static BACKLINE_INLINE bool any_nan(const Words &from) {
+        bool any = false;
+        if constexpr (Bytes == 64 && Bytes > kPlainBytes) {
+            asm("vptestmd %1, %1, %%k1\n\tkortestw %%k1, %%k1" : "=@ccnz"(any) : "v"(from) : "k1");
+        } else if constexpr (Bytes > kPlainBytes) {
+            asm("vptest %1, %1" : "=@ccnz"(any) : "x"(from));
+        } else {
+            for (int i = 0; i < Bytes / 4; ++i) any |= from[i] != 0;
+        }
+        return any;
+    }
 
   private:
     struct Anywhere {

@@ -52,15 +52,18 @@ struct Values {
 struct Slopes {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Pointwise &p, int64_t n, const char *x, const char *g, char *y) {
+        using L = Both<T, Bytes>;
         const T *from = reinterpret_cast<const T *>(x), *grad = reinterpret_cast<const T *>(g);
         T *to = reinterpret_cast<T *>(y);
         for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
-            by_vectors<Both<T, Bytes>::count>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
-                typename Both<T, Bytes>::Vector v, w;
-                Both<T, Bytes>::load_some(v, from + i, some);
-                Both<T, Bytes>::load_some(w, grad + i, some);
-                Activated<T, Bytes, 2>::template slope<decltype(kind)::value>(v, w);
-                Both<T, Bytes>::store_some(w, to + i, some);
+            by_vectors<L::count>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
+                using A = Activated<T, Bytes, 2>;
+                typename L::Vector v, w;
+                L::load_some(v, from + i, some);
+                L::load_some(w, grad + i, some);
+                if (__builtin_expect(A::any_infinite(w), 0)) A::template slope<decltype(kind)::value, false>(v, w);
+                else A::template slope<decltype(kind)::value, true>(v, w);
+                L::store_some(w, to + i, some);
             });
         });
     }
