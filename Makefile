@@ -136,9 +136,9 @@ check-kernels: $(VENV)/test $(VENV)/mkl
 bench: $(VENV)/test $(VENV)/mkl
 	for name in small tables switches; do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
 
-# The order of algorithms for machines that nobody tuned: eight minutes on a machine that does nothing else.
+# The order of algorithms for machines that nobody tuned: half an hour on a machine that does nothing else; ARGS="products --least".
 ranking: $(VENV)/test $(VENV)/mkl
-	$(BIN)/python benchmarks/make_ranking.py
+	$(BIN)/python benchmarks/make_ranking.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,9 +3,9 @@
 ``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
 algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
 parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run
-them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches. What was measured
-beside another program, or makes no sense beside its neighbours, is measured again. Run it where nothing else runs, and without
-OPENBLAS_CORETYPE.
+them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches. With ``--least`` what
+was measured before counts, too: of both times of an algorithm the lesser is kept. What was measured beside another program, or
+makes no sense beside its neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
 
 ``python benchmarks/make_ranking.py --refresh CLASS`` measures nothing: it brings the file of a class that was made by an earlier
 version to what Backline has now. Entries get the dtype and the class of shapes that their Problem has now, and what no library
@@ -14,6 +14,7 @@ lists for it any more is left out; nobody could choose it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -96,10 +97,18 @@ def refreshed(entries, threads):
 
 def entry_of(key, place, times):
     """An entry of a ranking: what is known of a problem, the fastest first."""
+    times = dict(sorted(times.items(), key=lambda item: item[1]))
     return {
         "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": round(place.work, 2), "example": key,
         "order": list(times), "microseconds": list(times.values()),
     }  # fmt: skip
+
+
+def lesser(times, entry, able):
+    """Returns the lesser of the times of algorithms and those that an entry has of them, as far as these are able to."""
+    before = dict(zip(entry["order"], entry["microseconds"], strict=True))
+    before = {a.key: before[a.key] for a in able if a.key in before}
+    return {key: min(time, times.get(key, time)) for key, time in {**times, **before}.items()}
 
 
 def write(path, provenance, entries):
@@ -113,22 +122,34 @@ def refresh(name):
     write(ranking_files.file_name(found.processors), found.provenance, list(refreshed(found.entries, backline.get_num_threads())))
 
 
+def asked():
+    """Returns what the command asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(designed_problems.PARTS)}; all without any")
+    parser.add_argument("--new", action="store_true", help="only Problems that are not there, or that an unknown algorithm can run")
+    parser.add_argument("--again", metavar="REGEX", help="only Problems that are not there, or whose key matches")
+    parser.add_argument("--least", action="store_true", help="keep the lesser of what was measured before and now")
+    parser.add_argument("--refresh", metavar="CLASS", help="measure nothing: bring the file of a class to what Backline has now")
+    words = parser.parse_args()
+    if set(words.parts) - set(designed_problems.PARTS):
+        parser.error(f"parts are {', '.join(designed_problems.PARTS)}")
+    return words
+
+
 def main() -> None:
+    words = asked()
+    if words.refresh:
+        return refresh(words.refresh)
     threads = backline.get_num_threads()
-    words = sys.argv[1:]
-    if "--refresh" in words:
-        return refresh(words[words.index("--refresh") + 1])
-    again = words.pop(words.index("--again") + 1) if "--again" in words else None
-    wanted = [word for word in words if not word.startswith("--")] or list(designed_problems.PARTS)
-    new = "--new" in words or again is not None
-    if set(wanted) - set(designed_problems.PARTS):
-        sys.exit(f"parts are {', '.join(designed_problems.PARTS)}")
+    again, wanted = words.again, words.parts or list(designed_problems.PARTS)
+    new = words.new or again is not None
     path = ranking_files.file_name(ranking_files.here())
     old = {"entries": []}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:
             old = json.load(stream)
-    there = {e["example"]: e for e in old["entries"]} if new else {}
+    before = {e["example"]: e for e in old["entries"]}
+    there = before if new else {}
     named = {(e["op"], e["dtype"]): set() for e in old["entries"]}
     for e in old["entries"]:
         named[e["op"], e["dtype"]].update(key.partition("@")[0] for key in e["order"])
@@ -143,15 +164,17 @@ def main() -> None:
             place = problem.place()
             named_here = named.get((place.op, place.dtype), set())
             kept = problem.key in there and not (again and re.search(again, problem.key))
-            if kept and not ("--new" in words and unknown(able, there[problem.key], named_here)):
+            if kept and not (words.new and unknown(able, there[problem.key], named_here)):
                 entries.append(there[problem.key])
                 continue
             record = measured(problem, able, threads, others)
             others.append(record)
-            timed = sorted((seconds, key) for key, seconds in record.medians.items())
-            entries.append(entry_of(problem.key, place, {key: round(s * 1e6, 2) for s, key in timed}))
-            best = timed[0] if timed else (0, "nothing")
-            print(f"{time.perf_counter() - begin:6.0f} s  {problem.key:<50} {best[1]} {best[0] * 1e6:.1f} us", flush=True)
+            times = {key: round(seconds * 1e6, 2) for key, seconds in record.medians.items()}
+            if words.least and problem.key in before:
+                times = lesser(times, before[problem.key], able)
+            entries.append(entry_of(problem.key, place, times))
+            best = f"{min(times, key=times.get)} {min(times.values()):.1f} us" if times else "nothing"
+            print(f"{time.perf_counter() - begin:6.0f} s  {problem.key:<50} {best}", flush=True)
     m = machine()
     provenance = {
         "cpu": m.cpu.model, "cores": m.physical_cores, "threads": threads, "date": time.strftime("%Y-%m-%d"),

@@ -12,6 +12,9 @@ out, and, where the tuning file of the user has a calibration, corrected by it. 
 out, and from every fourth entry of it, with the other classes and without them. Of those over 2 with the class left out it prints
 what is known of them; a time is marked where all threads took over 2.5 times what one took, which measuring now repeats.
 
+``python benchmarks/ranking_regret.py repeated FIRST SECOND`` judges on each of two files of one class, whole rankings that one machine
+made at two times, what is fastest by the other: so much of every regret is the measuring.
+
 ``python benchmarks/ranking_regret.py constants`` tells what the constants of the prediction owe to the entries that they are
 judged on, the class left out: one of them is set anew to what is best on one half of the entries and judged on the other half,
 both ways, where the halves are other operations, other sizes, or drawn.
@@ -314,6 +317,23 @@ def marked(j: Judged) -> str:
     return f" ({' and '.join(told)}){' doubtful' * doubtful(j)}"
 
 
+def repeated(*files: str) -> None:
+    """Prints the regret of what is fastest by one ranking on the entries of another of the same machine, both ways."""
+    rankings = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
+    known = [{e["example"]: dict(zip(e["order"], e["microseconds"], strict=True)) for e in each["entries"]} for each in rankings]
+    kept = {"processor": rankings[1]["provenance"]["cpu"]}
+    for name, chooser, judge in (("first on second", *known), ("second on first", *reversed(known))):
+        found = []
+        for problem in chooser.keys() & judge.keys():
+            keys = [k for k in chooser[problem].keys() & judge[problem].keys() if ranking.fineness(k) == 2]
+            if len(keys) > 1:
+                times = judge[problem]
+                found.append(times[min(keys, key=chooser[problem].get)] / min(times[k] for k in keys))
+        kept[name] = regrets(found)
+        print(f"{name:<34}{summary(found):>26}")
+    (RESULTS / f"ranking_repeated_{ranking_files.here()}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
 def left_out() -> list[Judged]:
     """The choices for the entries of all classes, each class left out in turn."""
     every = {c: ranking_files._read(c).entries for c in ranking_files._classes()}
@@ -358,11 +378,13 @@ def constants() -> None:
 
 def kept_of(found) -> dict[str, object]:
     """The figures that are kept of choices."""
-    values = [j.regret for j in found]
+    return regrets([j.regret for j in found]) | {"of them doubtful": sum(j.regret > 2.0 and doubtful(j) for j in found)}
+
+
+def regrets(values) -> dict[str, float]:
     return {
         "entries": len(values), "mean": round(mean(values), 3), "largest": round(max(values), 2),
         "over 1.1": sum(v > 1.1 for v in values), "over 2": sum(v > 2.0 for v in values),
-        "of them doubtful": sum(j.regret > 2.0 and doubtful(j) for j in found),
     }  # fmt: skip
 
 
@@ -379,6 +401,8 @@ def summary(values) -> str:
 def main() -> None:
     if sys.argv[1:2] == ["entries"]:
         return entries()
+    if sys.argv[1:2] == ["repeated"]:
+        return repeated(*sys.argv[2:4])
     if sys.argv[1:2] == ["constants"]:
         return constants()
     if sys.argv[1:2] == ["measure"]:
