@@ -289,13 +289,19 @@ struct DepthwiseRows {
     }
 };
 
-// Some channels of one point, whose sums stay in registers over all taps: N vectors, or numbers.
-template <class V, int N>
+// Some channels of P points that follow each other in a line, whose sums stay in registers over all taps: N vectors, or numbers. Of
+// several points no tap is left or right of the image.
+template <class V, int N, int P>
 BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at,
                                         int64_t row) {
     constexpr size_t size = sizeof(V);
-    V sum[N] = {}, one, other;
-    if (g.keep) std::memcpy(sum, to, sizeof sum);
+    const int64_t apart = g.stride[2] * g.step[2];
+    V sum[P][N] = {}, factor, other;
+    auto each = [&](auto move) __attribute__((always_inline)) {  // one by one: arrays that are copied whole do not stay in registers
+        for (int p = 0; p < P; ++p)
+            for (size_t i = 0; i < N; ++i) move(sum[p][i], to + p * g.step_result + i * size);
+    };
+    if (g.keep) each([](V &v, const char *from) __attribute__((always_inline)) { std::memcpy(&v, from, size); });
     for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
         for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
             int64_t iz = at[0] + kz * g.dilation[0], iy = at[1] + ky * g.dilation[1];
@@ -303,36 +309,53 @@ BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, co
             if (!within(g, 0, iz) || !within(g, 1, iy)) continue;
             for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += row) {
                 int64_t ix = at[2] + kx * g.dilation[2];
-                if (!within(g, 2, ix)) continue;
+                if (P == 1 && !within(g, 2, ix)) continue;
                 const char *from = image + iz * g.step[0] + iy * g.step[1] + ix * g.step[2];
                 for (size_t i = 0; i < N; ++i) {
-                    std::memcpy(&one, w + i * size, size);
-                    std::memcpy(&other, from + i * size, size);
-                    sum[i] += one * other;
+                    std::memcpy(&factor, w + i * size, size);
+                    for (int p = 0; p < P; ++p) {
+                        std::memcpy(&other, from + p * apart + i * size, size);
+                        sum[p][i] += factor * other;
+                    }
                 }
             }
         }
-    std::memcpy(to, sum, sizeof sum);
+    each([](V &v, char *there) __attribute__((always_inline)) { std::memcpy(there, &v, size); });
 }
 
 struct DepthwisePoints {
+    static constexpr int kTogether = 4;  // points
+
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *to, int64_t first,
                                     int64_t count) {
-        constexpr int64_t size = sizeof(T);
-        constexpr int wide = 64 / size;
-        using V = typename Lanes<T, Bytes>::Vector;
-        const int64_t row = g.channels * size;
+        const int64_t last = (g.kernel[2] - 1) * g.dilation[2];
         Point p(g, first);
-        for (int64_t i = 0; i < count; ++i, p.next(g), to += g.step_result) {
-            const int64_t at[3] = {place(g, 0, p.z, 0), place(g, 1, p.y, 0), place(g, 2, p.x, 0)};
-            int64_t c = 0;
-            for (; c + 2 * wide <= g.channels; c += 2 * wide)
-                depthwise_channels<V, 128 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
-            for (; c + wide <= g.channels; c += wide)
-                depthwise_channels<V, 64 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
-            for (; c < g.channels; ++c) depthwise_channels<T, 1>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        while (count > 0) {
+            const int64_t x = place(g, 2, p.x, 0), end = place(g, 2, p.x + kTogether - 1, 0) + last;
+            const bool inside = p.x + kTogether <= g.points[2] && within(g, 2, x) && within(g, 2, end);
+            const int64_t points = inside && count >= kTogether ? kTogether : 1;
+            const int64_t at[3] = {place(g, 0, p.z, 0), place(g, 1, p.y, 0), x};
+            if (points == 1) channels<T, Bytes, 1>(g, image, weights, to, at, 0);
+            else channels<T, Bytes, kTogether>(g, image, weights, to, at, 0);
+            for (int64_t i = 0; i < points; ++i) p.next(g);
+            count -= points, to += points * g.step_result;
         }
+    }
+
+  private:
+    // The channels from c on: two vectors at a time, then one, then narrower ones.
+    template <class T, int Bytes, int P>
+    static BACKLINE_INLINE void channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at, int64_t c) {
+        using V = typename Lanes<T, Bytes>::Vector;
+        constexpr int64_t size = sizeof(T), count = Bytes / size;
+        const int64_t row = g.channels * size;
+        for (; c + 2 * count <= g.channels; c += 2 * count)
+            depthwise_channels<V, 2, P>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        for (; c + count <= g.channels; c += count)
+            depthwise_channels<V, 1, P>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        if constexpr (Bytes > 16) return channels<T, Bytes / 2, P>(g, image, weights, to, at, c);
+        for (; c < g.channels; ++c) depthwise_channels<T, 1, P>(g, image + c * size, weights + c * size, to + c * size, at, row);
     }
 };
 
