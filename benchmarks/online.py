@@ -88,7 +88,7 @@ def problems() -> dict[str, Call]:
     return found
 
 
-def run(calls: dict[str, Call], rounds: int = CALLS) -> dict[str, list[float]]:
+def timed(calls: dict[str, Call], rounds: int = CALLS) -> dict[str, list[float]]:
     """Seconds of each call, all Problems in turn."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
@@ -127,7 +127,7 @@ def verdict(learner: Any, times: dict[str, float]) -> str:
     return f"{best} {state}, {one.runs} runs{took}, {times[learner.choice] / times[best]:.2f} here"
 
 
-def compare_in_turn(calls: dict[str, Call]) -> None:
+def compare_with_plain(calls: dict[str, Call]) -> None:
     """Prints how long calls take by what was learned and without it: a round of all Problems by one, then by the other."""
     learned: dict[str, list[float]] = {name: [] for name in calls}
     plain: dict[str, list[float]] = {name: [] for name in calls}
@@ -135,7 +135,7 @@ def compare_in_turn(calls: dict[str, Call]) -> None:
     for number in range(CALLS + 1):
         for times, switch in ((learned, "online"), (plain, False)):
             with backends.flags(benchmark=switch):
-                for name, seconds in run(calls, 1).items():
+                for name, seconds in timed(calls, 1).items():
                     times[name] += seconds if number else []  # the first round has choices to make
                 if switch and number == CALLS:
                     last = {name: chosen_by(call) for name, call in calls.items()}
@@ -148,7 +148,7 @@ def compare_in_turn(calls: dict[str, Call]) -> None:
         print(f"  {name:<28}{show(median(plain[name])):>10}{ratios[name]:>10.2f}  {last[name]}")
 
 
-def in_turn(plans: dict[str, dict[str, Call]], judged: dict[str, tuple[str, str]]) -> None:
+def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tuple[str, str]]) -> None:
     """Prints how long the first choices and what was learned take over the best, where algorithms and Problems take turns."""
     times: dict[str, dict[str, list[float]]] = {name: {key: [] for key in by_key} for name, by_key in plans.items()}
     for number in range(COMPARED * ROUNDS):
@@ -173,7 +173,7 @@ def summary(label: str, ratios: list[float]) -> None:
     print(f"{label:<9} {geometric_mean(ratios):.3f} of the best in the geometric mean; of {len(ratios)} Problems {over}")
 
 
-def runs(choice: Any, algorithms: list[Any], times: dict[str, float], judged: tuple[str, str]) -> dict[str, Call]:
+def best_few(choice: Any, algorithms: list[Any], times: dict[str, float], judged: tuple[str, str]) -> dict[str, Call]:
     """Returns calls of those algorithms of a Problem that take turns, on operands of its own."""
     arrays = sample_operands.arrays_for(choice.problem, 0)
     keys = dict.fromkeys([*judged, *sorted(times, key=times.__getitem__)])
@@ -194,9 +194,9 @@ def main() -> None:
     calls = problems()
     for call in calls.values():  # libraries are loaded, first calls made
         call()
-    without = run(calls)
+    without = timed(calls)
     with backends.flags(benchmark="online"):
-        within = run(calls)
+        within = timed(calls)
         choices = {}
         for name, call in calls.items():
             call()
@@ -225,7 +225,7 @@ def main() -> None:
         best = min(times.values())
         rows.append((name, times[began] / best, times[ended] / best))
         judged[name] = began, ended
-        plans[name] = runs(choice, tried, times, judged[name])
+        plans[name] = best_few(choice, tried, times, judged[name])
         paid = "" if learner is None else f"{100 * learner.account.cost / learner.account.spent:.1f}%"
         waits = one is not None and (not one.learner.listed or one.learner.trial or one.learner.waiting())
         print(
@@ -236,10 +236,10 @@ def main() -> None:
         )
     summary("at first", [row[1] for row in rows])
     summary("learned", [row[2] for row in rows])
-    in_turn(plans, judged)
+    compare_algorithms(plans, judged)
     print(f"cost of learning: {show(cost)} of {show(spent)}, {100 * cost / spent:.2f} %, of which trials {show(trials)}")
     print(f"{CALLS} calls of {len(calls)} Problems: {total(without)} without learning, {total(within)} with it")
-    compare_in_turn(calls)
+    compare_with_plain(calls)
 
 
 if __name__ == "__main__":
