@@ -126,7 +126,7 @@ def asked():
     """Returns what the command asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(designed_problems.PARTS)}; all without any")
-    parser.add_argument("--new", action="store_true", help="only Problems that are not there, or that an unknown algorithm can run")
+    parser.add_argument("--new", action="store_true", help="only Problems that are not there, or that a new algorithm can run")
     parser.add_argument("--again", metavar="REGEX", help="only Problems that are not there, or whose key matches")
     parser.add_argument("--least", action="store_true", help="keep the lesser of what was measured before and now")
     parser.add_argument("--refresh", metavar="CLASS", help="measure nothing: bring the file of a class to what Backline has now")

@@ -12,8 +12,8 @@ out, and, where the tuning file of the user has a calibration, corrected by it. 
 out, and from every fourth entry of it, with the other classes and without them. Of those over 2 with the class left out it prints
 what is known of them; a time is marked where all threads took over 2.5 times what one took, which measuring now repeats.
 
-``python benchmarks/ranking_regret.py repeated FIRST SECOND`` judges on each of two files of one class, whole rankings that one machine
-made at two times, what is fastest by the other: so much of every regret is the measuring.
+``python benchmarks/ranking_regret.py repeated FIRST SECOND`` judges on each of two files of one class, whole rankings that one
+machine made at two times, what is fastest by the other: so much of every regret is the measuring.
 
 ``python benchmarks/ranking_regret.py constants`` tells what the constants of the prediction owe to the entries that they are
 judged on, the class left out: one of them is set anew to what is best on one half of the entries and judged on the other half,
