@@ -317,9 +317,11 @@ def marked(j: Judged) -> str:
     return f" ({' and '.join(told)}){' doubtful' * doubtful(j)}"
 
 
-def repeated(*files: str) -> None:
-    """Prints the regret of what is fastest by one ranking on the entries of another of the same machine, both ways."""
-    rankings = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
+def repeated(first: str, second: str) -> None:
+    """Prints the regret of what is fastest by one ranking of this class on the entries of another, both ways."""
+    rankings = [json.loads(Path(file).read_text(encoding="utf-8")) for file in (first, second)]
+    if {each["provenance"]["cpu"] for each in rankings} != {machine().cpu.model}:
+        sys.exit("both files are to be of this machine's processor: the figures are kept by its class")
     known = [{e["example"]: dict(zip(e["order"], e["microseconds"], strict=True)) for e in each["entries"]} for each in rankings]
     kept = {"processor": rankings[1]["provenance"]["cpu"]}
     for name, chooser, judge in (("first on second", *known), ("second on first", *reversed(known))):
@@ -402,7 +404,9 @@ def main() -> None:
     if sys.argv[1:2] == ["entries"]:
         return entries()
     if sys.argv[1:2] == ["repeated"]:
-        return repeated(*sys.argv[2:4])
+        if len(sys.argv) != 4:
+            sys.exit("ranking_regret.py repeated FIRST SECOND: two rankings of this machine")
+        return repeated(*sys.argv[2:])
     if sys.argv[1:2] == ["constants"]:
         return constants()
     if sys.argv[1:2] == ["measure"]:

@@ -143,6 +143,22 @@ def test_normalisation_of_awkward_numbers(rng: np.random.Generator) -> None:
                 assert_near(result, wide(other), "float32", what, 2, 1e-3)
 
 
+@pytest.mark.parametrize("name", ("gelu", "silu", "tanh", "sigmoid"))
+def test_a_gradient_that_is_not_finite_changes_no_other(name: str, rng: np.random.Generator) -> None:
+    """Bits of the others stay, the signs of zeros among them; infinity times a slope of what float has no room for is infinite."""
+    x = np.concatenate([np.full(40, 300), np.full(40, -300), rng.standard_normal(20)]).astype(np.float32)
+    gradient = -np.ones_like(x)
+    slope = partial(getattr(backline.nn.grad, f"{name}_input"), x)
+    with backline.use("kernels"):
+        alone = slope(gradient)
+        gradient[[5, 50]], gradient[[9, 90]] = np.inf, np.nan
+        beside = slope(gradient)
+    others = np.isfinite(gradient)
+    np.testing.assert_array_equal(alone[others].view(np.uint32), beside[others].view(np.uint32))
+    assert np.isnan(beside[[9, 90]]).all()
+    assert np.isinf(beside[5])
+
+
 @pytest.mark.parametrize("dtype", ("float32", *HALVES))
 @pytest.mark.parametrize("width", (1, 3, 7, 8, 31, 47, 250, 2049))
 def test_rows_keep_their_digits(dtype: str, width: int, rng: np.random.Generator) -> None:
@@ -155,7 +171,7 @@ def test_rows_keep_their_digits(dtype: str, width: int, rng: np.random.Generator
     x[4] *= 6e4 if dtype == "float16" else 3e38
     x[5] *= 6e-5 if dtype == "float16" else 1e-37
     x[6, 0], x[7, -1] = np.inf, np.nan
-    eps = 1e-90 if width > 1 else 1e-5  # what is 0 times what no float has is not meant
+    eps = 1e-90
     with np.errstate(all="ignore"):
         x = x.astype(dtype_of(dtype))
         w, b = (rng.standard_normal(width).astype(dtype_of(dtype)) for _ in range(2))
@@ -166,6 +182,37 @@ def test_rows_keep_their_digits(dtype: str, width: int, rng: np.random.Generator
             wanted = wanted * (1 if weight is None else wide(weight)) + (0 if bias is None else wide(bias))
             for what, result in by_loops(f"{OPS}layer_norm", x, (width,), weight, bias, eps=eps).items():
                 assert_near(result, wanted, dtype, what, 2, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", ("float32", *HALVES))
+@pytest.mark.parametrize("sign", (1, -1))
+def test_channels_keep_their_digits(dtype: str, sign: int, rng: np.random.Generator) -> None:
+    """Weights of both signs, with numbers near both ends of the range, a variance of 0, and a mean that is infinite."""
+    x = rng.standard_normal((3, 9, 5, 7))
+    mean, variance, weight, bias = np.zeros(9), np.ones(9), sign * np.linspace(1, 9, 9), np.zeros(9)
+    if dtype != "float16":
+        x[:, 1] *= 1e-22
+        x[:, 2] *= 1e-20
+        variance[2] = 1e-38
+        x[:, 3], mean[3], weight[3], bias[3] = 2.0**70, 2.0**70, sign * 2e30, 3
+        x[:, 4], mean[4], variance[4] = 3e38, -3e38, 1e4
+        bias[5:] = rng.standard_normal(4)
+    variance[6], mean[6], x[:, 6, 0, :3] = 0, 0.5, 0.5
+    mean[7] = np.inf
+    weight[8] = 0
+    with np.errstate(all="ignore"):
+        given = [part.astype(np.float32) for part in (mean, variance, weight, bias)]
+        x = x.astype(dtype_of(dtype))
+        m, v, w, b = (wide(part).reshape(9, 1, 1) for part in given)
+        wanted = (wide(x) - m) / np.sqrt(v) * w + b
+        for what, result in by_loops(f"{OPS}batch_norm", x, *given, eps=0.0).items():
+            assert_near(result, wanted, dtype, what, 2, 1e-3)
+        x[:, 6], x[:, 3] = x[:, 0], 1e25 if dtype != "float16" else 3
+        ours = wide(x)
+        m, v = ours.mean((0, 2, 3), keepdims=True), ours.var((0, 2, 3), keepdims=True)
+        wanted = (ours - m) / np.sqrt(v + 1e-90) * w + b
+        for what, (result, *_) in by_loops(f"{OPS}batch_norm", x, None, None, *given[2:], training=True, eps=1e-90).items():
+            assert_near(result, wanted, dtype, what, 2, 1e-3)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

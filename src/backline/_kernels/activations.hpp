@@ -345,15 +345,16 @@ struct Activated {
         }
     }
 
-    // Whether an element may be infinite, of floats in two vectors; doubles are not asked.
-    static BACKLINE_INLINE bool any_infinite(const V &x) {
+    // Whether a float of two vectors is infinite or NaN. Doubles need no such question: where a slope is 0 in double, it is meant.
+    static BACKLINE_INLINE bool any_not_finite(const V &x) {
         if constexpr (sizeof(T) == 8) {
             return false;
         } else {
+            static_assert(Parts == 2);
             const V nothing = x - x;  // or NaN
             typename L::Bits bits;
             reinterpret(bits, nothing);
-            return Conversions<Bytes>::any_nan(bits.one | bits.other);
+            return Conversions<Bytes>::any_bit(bits.one | bits.other);
         }
     }
 
@@ -408,7 +409,10 @@ struct Activated {
             choose(finite, finite > high, high, finite);
             choose(finite, finite < low, low, finite);
             choose(tiny, size < reach, tiny, zero);
-            g = (g - finite) * (s + tiny) + finite * s;
+            const V beyond = g - finite, infinite = beyond * (s + tiny) + finite * s;
+            g = g * s;  // also of NaN
+            choose(g, beyond > T(0), infinite, g);
+            choose(g, beyond < T(0), infinite, g);
             return;
         }
         g = g * s;

@@ -61,11 +61,12 @@ struct Conversions {
             std::memcpy(to, &halves, sizeof halves);
         }
     }
-    // Whether words have the bits of 0 or of NaN, as the difference of floats to themselves has: whether one of them is NaN.
-    static BACKLINE_INLINE bool any_nan(const Words &from) {
+    // Whether any bit is set.
+    static BACKLINE_INLINE bool any_bit(const Words &from) {
         bool any = false;
         if constexpr (Bytes == 64 && Bytes > kPlainBytes) {
-            asm("vptestmd %1, %1, %%k1\n\tkortestw %%k1, %%k1" : "=@ccnz"(any) : "v"(from) : "k1");
+            uint16_t lanes;
+            asm("vptestmd %2, %2, %1\n\tkortestw %1, %1" : "=@ccnz"(any), "=&Yk"(lanes) : "v"(from));
         } else if constexpr (Bytes > kPlainBytes) {
             asm("vptest %1, %1" : "=@ccnz"(any) : "x"(from));
         } else {

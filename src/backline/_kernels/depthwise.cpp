@@ -336,26 +336,32 @@ struct DepthwisePoints {
             const bool inside = p.x + kTogether <= g.points[2] && within(g, 2, x) && within(g, 2, end);
             const int64_t points = inside && count >= kTogether ? kTogether : 1;
             const int64_t at[3] = {place(g, 0, p.z, 0), place(g, 1, p.y, 0), x};
-            if (points == 1) channels<T, Bytes, 1>(g, image, weights, to, at, 0);
-            else channels<T, Bytes, kTogether>(g, image, weights, to, at, 0);
+            if (points == 1) channels<T, Bytes, 1>(g, image, weights, to, at);
+            else channels<T, Bytes, kTogether>(g, image, weights, to, at);
             for (int64_t i = 0; i < points; ++i) p.next(g);
             count -= points, to += points * g.step_result;
         }
     }
 
   private:
-    // The channels from c on: two vectors at a time, then one, then narrower ones.
-    template <class T, int Bytes, int P>
-    static BACKLINE_INLINE void channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at, int64_t c) {
+    // As many vectors at a time as there are registers for, then one, then narrower ones: the channels from c on.
+    template <class T, int Bytes, int P, int Vectors = (P > 1 ? 2 : 128 / Bytes)>
+    static BACKLINE_INLINE void channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at,
+                                         int64_t c = 0) {
         using V = typename Lanes<T, Bytes>::Vector;
-        constexpr int64_t size = sizeof(T), count = Bytes / size;
-        const int64_t row = g.channels * size;
-        for (; c + 2 * count <= g.channels; c += 2 * count)
-            depthwise_channels<V, 2, P>(g, image + c * size, weights + c * size, to + c * size, at, row);
-        for (; c + count <= g.channels; c += count)
-            depthwise_channels<V, 1, P>(g, image + c * size, weights + c * size, to + c * size, at, row);
-        if constexpr (Bytes > 16) return channels<T, Bytes / 2, P>(g, image, weights, to, at, c);
-        for (; c < g.channels; ++c) depthwise_channels<T, 1, P>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        constexpr int64_t size = sizeof(T);
+        auto some = [&](auto *none, auto vectors) __attribute__((always_inline)) {
+            using E = std::remove_pointer_t<decltype(none)>;
+            constexpr int number = decltype(vectors)::value;
+            constexpr int64_t each = number * sizeof(E) / size;
+            for (; c + each <= g.channels; c += each)
+                depthwise_channels<E, number, P>(g, image + c * size, weights + c * size, to + c * size, at, g.channels * size);
+        };
+        constexpr std::integral_constant<int, 1> one;
+        if constexpr (Vectors > 1) some(static_cast<V *>(nullptr), std::integral_constant<int, Vectors>{});
+        some(static_cast<V *>(nullptr), one);
+        if constexpr (Bytes > 16) channels<T, Bytes / 2, P, 1>(g, image, weights, to, at, c);
+        else some(static_cast<T *>(nullptr), one);
     }
 };
 

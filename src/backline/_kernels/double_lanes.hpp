@@ -55,11 +55,15 @@ BACKLINE_INLINE void mask(Doubles &v, const DoubleBits &bits) {
 
 constexpr int64_t kKept[2 * kWide] = {0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1};
 
-// Leaves the last n numbers, and 0 in the place of the others.
-BACKLINE_INLINE void keep_last(Doubles &v, int64_t n) {
-    DoubleBits kept;
-    std::memcpy(&kept, kKept + n, sizeof kept);
-    mask(v, kept);
+// Leaves the last n numbers of a vector of up to kWide, and 0 in the place of the others.
+template <class V>
+BACKLINE_INLINE void keep_last(V &v, int64_t n) {
+    typedef int64_t Bits __attribute__((vector_size(sizeof(V))));
+    Bits all, kept;
+    std::memcpy(&all, &v, sizeof all);
+    std::memcpy(&kept, kKept + kWide - int64_t(sizeof v / sizeof(double)) + n, sizeof kept);
+    all = all & kept;
+    std::memcpy(&v, &all, sizeof all);
 }
 
 // The sums of even and of odd lanes.

@@ -1,5 +1,6 @@
-// Normalisation of rows and of channels: one reading of the memory where what is normalised together stays in cache. Statistics and
-// results are computed in double and rounded once, float among them: large numbers close to each other lose no digits.
+// Normalisation of rows and of channels: one reading of the memory where what is normalised together stays in cache. Statistics are
+// computed in double, and so are results, which are rounded once; those of 16-bit floats are computed in float where that is enough.
+// Large numbers close to each other lose no digits.
 #include "arrays.hpp"
 #include "double_lanes.hpp"
 #include "halves.hpp"
@@ -53,14 +54,6 @@ struct Wide {
         store(v, some);
         std::copy(some, some + n, to);
     }
-    // Leaves the last n lanes, and 0 in the place of the others.
-    static BACKLINE_INLINE void keep_last(V &v, int64_t n) {
-        typename L::Bits all, kept;
-        std::memcpy(&all, &v, sizeof all);
-        std::memcpy(&kept, kKept + kWide - count + n, sizeof kept);
-        all = all & kept;
-        std::memcpy(&v, &all, sizeof all);
-    }
     static BACKLINE_INLINE double sum(const V &v) {
         double lanes[count];
         L::store(v, lanes);
@@ -83,9 +76,12 @@ struct Moments {  // of `count` elements: their sum, their mean, and the sum of 
     }
 };
 
-// The sums of n elements less `centre`, and of their squares.
+struct SumsAbout {  // a centre: of x - centre, and of (x - centre)^2
+    double total, squares;
+};
+
 template <class T, int Bytes>
-BACKLINE_INLINE void add_distances(const T *x, int64_t n, double centre, double &total, double &squares) {
+BACKLINE_INLINE SumsAbout sums_about(double centre, const T *x, int64_t n) {
     using W = Wide<T, Bytes>;
     constexpr int64_t count = W::count;
     constexpr int parts = 4;  // additions of one vector wait for each other
@@ -94,7 +90,7 @@ BACKLINE_INLINE void add_distances(const T *x, int64_t n, double centre, double 
         typename W::V v;
         W::load(v, from);
         v = v - centre;
-        if (last < count) W::keep_last(v, last);
+        if (last < count) keep_last(v, last);
         sums[part] += v;
         products[part] += v * v;
     };
@@ -108,23 +104,17 @@ BACKLINE_INLINE void add_distances(const T *x, int64_t n, double centre, double 
         if (n < count) std::copy(x, x + n, few + count - n);
         add(parts - 1, n < count ? few : x + n - count, n - i);
     }
-    total = W::sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    squares = W::sum((products[0] + products[1]) + (products[2] + products[3]));
+    return {W::sum((sums[0] + sums[1]) + (sums[2] + sums[3])), W::sum((products[0] + products[1]) + (products[2] + products[3]))};
 }
 
 template <class S, int Bytes>
 BACKLINE_INLINE void add_moments(Moments &moments, const S *x, int64_t n) {
     for (int64_t start = 0; start < n; start += kBlock) {
         const int64_t here = std::min(kBlock, n - start);
-        double total, squares;
         if constexpr (std::is_same_v<S, double>) {
-            add_distances<double, Bytes>(x + start, here, 0.0, total, squares);
-            double rest;
-            add_distances<double, Bytes>(x + start, here, total / double(here), rest, squares);
-            moments.join(double(here), total, squares);
+            const double total = sums_about<double, Bytes>(0.0, x + start, here).total;
+            moments.join(double(here), total, sums_about<double, Bytes>(total / double(here), x + start, here).squares);
         } else {
-            // Distances to one of the elements are as good as those to their mean: how much is lost of the squares is `here` times an
-            // error of double at most, of which float does not know.
             const float *from;
             float wide[sizeof(S) < sizeof(float) ? kBlock : 1];
             if constexpr (std::is_same_v<S, float>) {
@@ -138,10 +128,12 @@ BACKLINE_INLINE void add_moments(Moments &moments, const S *x, int64_t n) {
                 }
                 from = wide;
             }
+            // About one of the elements the sum of squares is at most `here` times that about the mean: what the difference of the two
+            // loses is far below the digits of float.
             const double centre = std::isfinite(from[0]) ? double(from[0]) : 0.0;
-            add_distances<float, Bytes>(from, here, centre, total, squares);
-            squares -= total * (total / double(here));
-            moments.join(double(here), total + centre * double(here), squares < 0 ? 0.0 : squares);
+            const SumsAbout sums = sums_about<float, Bytes>(centre, from, here);
+            const double squares = sums.squares - sums.total * (sums.total / double(here));
+            moments.join(double(here), sums.total + centre * double(here), squares < 0 ? 0.0 : squares);
         }
     }
 }
@@ -169,20 +161,29 @@ BACKLINE_INLINE void change_row(const S *x, S *y, int64_t n, Change change) {
     }
 }
 
-// (x - mean) * scale + shift of 16-bit floats, in float: what that has no room for of the mean is added at the end, and a power of two
-// keeps differences and factors within its range.
+// (x - mean) * scale + shift of vectors of float, for results of 16 bits: in float, to which is added what that has no room for of the
+// mean; in double, a few times as slow, where numbers could leave the range of float.
 struct InFloat {
-    float unit, centre, factor, more;
+    double mean, scale, shift;
+    float centre = float(mean), factor = float(scale), more = float(shift - (mean - double(centre)) * scale);
 
-    BACKLINE_INLINE InFloat(double mean, double scale, double shift) {
-        const double power = scale < 0x1p-100 ? 0x1p-64 : scale > 0x1p100 ? 0x1p64 : 1.0;
-        unit = float(power), centre = float(mean * power), factor = float(scale / power);
-        const double rest = std::isfinite(mean) ? mean * power - double(centre) : 0.0;
-        more = float(shift - rest * (scale / power));
+    bool fits() const {
+        const double size = std::fabs(scale);
+        return std::fabs(mean) < 0x1p112 && size < 0x1p100 && (size > 0x1p-100 || size == 0);
     }
-    template <class V>
-    BACKLINE_INLINE void apply(V &v) const {
-        v = (v * unit - centre) * factor + more;
+    // Calls run(change) with what changes a vector.
+    template <class Run>
+    BACKLINE_INLINE void with(Run run) const {
+        if (__builtin_expect(fits(), 1)) {
+            run([c = centre, f = factor, m = more](auto &v) __attribute__((always_inline)) { v = (v - c) * f + m; });
+        } else {
+            run([*this](auto &v) __attribute__((always_inline)) {
+                using V = std::remove_reference_t<decltype(v)>;
+                auto wide = __builtin_convertvector(v, typename VectorOf<double, 2 * sizeof(V)>::Type);
+                wide = (wide - mean) * scale + shift;
+                v = __builtin_convertvector(wide, V);
+            });
+        }
     }
 };
 
@@ -191,31 +192,40 @@ template <class S, int Bytes>
 BACKLINE_INLINE void normalize_row(const Normalize &p, const S *x, S *y, int64_t n, double mean, double scale, double shift) {
     constexpr bool halves = sizeof(S) < sizeof(float);
     if constexpr (!std::is_same_v<S, double>) {
-        if (halves || p.rounded) {
-            const InFloat in_float(mean, scale, shift);
-            return change_row<Elements<S, float, Bytes>>(
-                x, y, n, [=](auto &v, int64_t, int64_t) __attribute__((always_inline)) { in_float.apply(v); });
-        }
+        if (halves || p.rounded)
+            return InFloat{mean, scale, shift}.with([=](auto change) __attribute__((always_inline)) {
+                change_row<Elements<S, float, Bytes>>(x, y, n, [=](auto &v, int64_t, int64_t) __attribute__((always_inline)) { change(v); });
+            });
     }
     if constexpr (!halves)
         change_row<Wide<S, Bytes>>(
             x, y, n, [=](auto &v, int64_t, int64_t) __attribute__((always_inline)) { v = (v - mean) * scale + shift; });
 }
 
+// Multiplies a vector by those of the weight, and adds those of the bias, at a place.
+template <bool Scaled, bool Shifted, class Parameters, class T>
+BACKLINE_INLINE void scale_and_shift(typename Parameters::V &v, const T *weight, const T *bias, int64_t i, int64_t some) {
+    typename Parameters::V u;
+    if constexpr (Scaled) Parameters::load_some(u, weight + i, some), v = v * u;
+    if constexpr (Shifted) Parameters::load_some(u, bias + i, some), v = v + u;
+}
+
 // y = (x - mean) * scale * weight + bias.
 template <bool Scaled, bool Shifted, class S, class T, int Bytes>
 BACKLINE_INLINE void normalize_layer(const S *x, const T *weight, const T *bias, S *y, int64_t n, double mean, double scale) {
-    constexpr bool halves = !std::is_same_v<S, T>;
-    using Data = std::conditional_t<halves, Elements<S, T, Bytes>, Wide<T, Bytes>>;
-    using Parameters = std::conditional_t<halves, Elements<T, T, Bytes>, Wide<T, Bytes>>;
-    const InFloat in_float(mean, scale, 0.0);
-    change_row<Data>(x, y, n, [=](auto &v, int64_t i, int64_t some) __attribute__((always_inline)) {
-        typename Parameters::V u;
-        if constexpr (halves) in_float.apply(v);
-        else v = (v - mean) * scale;
-        if constexpr (Scaled) Parameters::load_some(u, weight + i, some), v = v * u;
-        if constexpr (Shifted) Parameters::load_some(u, bias + i, some), v = v + u;
-    });
+    if constexpr (std::is_same_v<S, T>) {
+        change_row<Wide<T, Bytes>>(x, y, n, [=](auto &v, int64_t i, int64_t some) __attribute__((always_inline)) {
+            v = (v - mean) * scale;
+            scale_and_shift<Scaled, Shifted, Wide<T, Bytes>>(v, weight, bias, i, some);
+        });
+    } else {
+        InFloat{mean, scale, 0.0}.with([=](auto change) __attribute__((always_inline)) {
+            change_row<Elements<S, T, Bytes>>(x, y, n, [=](auto &v, int64_t i, int64_t some) __attribute__((always_inline)) {
+                change(v);
+                scale_and_shift<Scaled, Shifted, Elements<T, T, Bytes>>(v, weight, bias, i, some);
+            });
+        });
+    }
 }
 
 template <class S>
@@ -228,24 +238,24 @@ struct LayerNorm {
             const T *weight = reinterpret_cast<const T *>(w), *bias = reinterpret_cast<const T *>(b);
             const int64_t n = p.length;
             auto moments = [=](int64_t row) __attribute__((always_inline)) {
-                Moments found;
-                add_moments<Source, Bytes>(found, x + row * n, n);
-                return found;
+                Moments of_row;
+                add_moments<Source, Bytes>(of_row, x + row * n, n);
+                return of_row;
             };
             // While a row's sums, root and quotient are waited for, the next row is read: of rows that stay in the first cache.
-            const int64_t ahead = n <= kBlock;
+            const bool ahead = n <= kBlock;
             Moments next;
-            for (int64_t row = -ahead; row < rows; ++row) {
+            if (ahead && rows > 0) next = moments(0);
+            for (int64_t row = 0; row < rows; ++row) {
                 const Moments here = ahead ? next : moments(row);
                 if (ahead && row + 1 < rows) next = moments(row + 1);
-                if (row < 0) continue;
                 const double scale = 1 / std::sqrt(here.squares / double(n) + p.eps);
-                const Source *given = x + row * n;
-                Source *y = reinterpret_cast<Source *>(to) + row * n;
-                if (p.scaled && p.shifted) normalize_layer<true, true, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
-                else if (p.scaled) normalize_layer<true, false, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
-                else if (p.shifted) normalize_layer<false, true, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
-                else normalize_layer<false, false, Source, T, Bytes>(given, weight, bias, y, n, here.mean, scale);
+                const Source *x_row = x + row * n;
+                Source *y_row = reinterpret_cast<Source *>(to) + row * n;
+                if (p.scaled && p.shifted) normalize_layer<true, true, Source, T, Bytes>(x_row, weight, bias, y_row, n, here.mean, scale);
+                else if (p.scaled) normalize_layer<true, false, Source, T, Bytes>(x_row, weight, bias, y_row, n, here.mean, scale);
+                else if (p.shifted) normalize_layer<false, true, Source, T, Bytes>(x_row, weight, bias, y_row, n, here.mean, scale);
+                else normalize_layer<false, false, Source, T, Bytes>(x_row, weight, bias, y_row, n, here.mean, scale);
             }
         }
     }

@@ -61,7 +61,7 @@ struct Slopes {
                 typename L::Vector v, w;
                 L::load_some(v, from + i, some);
                 L::load_some(w, grad + i, some);
-                if (__builtin_expect(A::any_infinite(w), 0)) A::template slope<decltype(kind)::value, false>(v, w);
+                if (__builtin_expect(A::any_not_finite(w), 0)) A::template slope<decltype(kind)::value, false>(v, w);
                 else A::template slope<decltype(kind)::value, true>(v, w);
                 L::store_some(w, to + i, some);
             });
