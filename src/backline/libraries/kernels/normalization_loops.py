@@ -1,8 +1,8 @@
 """Normalisation by compiled loops: layers, and batches by given or own statistics.
 
-Statistics are computed in float64, and so are results, which are rounded once; those of 16-bit floats are computed in float32 where
-that is enough, or written there first. What is normalised together is one item's: rows of layer_norm, a channel of batch_norm in
-training.
+Statistics are computed in float64, and so are results, which are rounded once; those of 16-bit floats are computed in float32
+where that is enough, or written there first. What is normalised together is one item's: rows of layer_norm, a channel of
+batch_norm in training.
 """
 
 from __future__ import annotations
