@@ -13,7 +13,7 @@ out, and from every fourth entry of it, with the other classes and without them.
 what is known of them; a time is marked where all threads took over 2.5 times what one took, which measuring now repeats.
 
 ``python benchmarks/ranking_regret.py repeated FIRST SECOND`` judges on each of two files of one class, whole rankings that one
-machine made at two times, what is fastest by the other: so much of every regret is the measuring.
+machine made at two times, what is fastest by the other. Backline's own loops take no part, for they may have changed meanwhile.
 
 ``python benchmarks/ranking_regret.py constants`` tells what the constants of the prediction owe to the entries that they are
 judged on, the class left out: one of them is set anew to what is best on one half of the entries and judged on the other half,
@@ -327,7 +327,8 @@ def repeated(first: str, second: str) -> None:
     for name, chooser, judge in (("first on second", *known), ("second on first", *reversed(known))):
         found = []
         for problem in chooser.keys() & judge.keys():
-            keys = [k for k in chooser[problem].keys() & judge[problem].keys() if ranking.fineness(k) == 2]
+            both = chooser[problem].keys() & judge[problem].keys()
+            keys = [k for k in both if ranking.fineness(k) == 2 and not k.startswith("kernels.")]
             if len(keys) > 1:
                 times = judge[problem]
                 found.append(times[min(keys, key=chooser[problem].get)] / min(times[k] for k in keys))
