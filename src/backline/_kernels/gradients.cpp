@@ -16,7 +16,7 @@ constexpr int kAxes = 4;
 // Written by libraries/kernels/compiled_loops.py: eight bytes for each field, in this order; strides in bytes. The item is an index
 // along the first axis.
 struct ReluGrad {
-    int64_t itemsize;
+    int64_t itemsize, level;
     int64_t shape[kAxes], input[kAxes], grad[kAxes], result[kAxes];
 };
 
@@ -29,13 +29,13 @@ inline const T &at(const char *base, int64_t offset) {
     return *reinterpret_cast<const T *>(base + offset);
 }
 
-template <class T>
-void relu_row(const char *x, const char *g, char *y, int64_t n, int64_t dx, int64_t dg, int64_t dy) {
+template <class T, int Bytes>
+BACKLINE_INLINE void relu_row(const char *x, const char *g, char *y, int64_t n, int64_t dx, int64_t dg, int64_t dy) {
     constexpr int64_t size = sizeof(T);
     if (dx == size && dg == size && dy == size) {
         const T *from = reinterpret_cast<const T *>(x), *grad = reinterpret_cast<const T *>(g);
         T *to = reinterpret_cast<T *>(y);
-        using L = Lanes<T, 16>;
+        using L = Lanes<T, Bytes>;
         typename L::Vector a, b, zero = {};
         int64_t i = 0;
         for (; i + L::count <= n; i += L::count) {  // a branch would be mispredicted every other time
@@ -50,18 +50,18 @@ void relu_row(const char *x, const char *g, char *y, int64_t n, int64_t dx, int6
     }
 }
 
-template <class T>
-void relu_item(const ReluGrad &p, int64_t item, const char *x, const char *g, char *y) {
-    x += item * p.input[0], g += item * p.grad[0], y += item * p.result[0];
-    for (int64_t i = 0; i < p.shape[1]; ++i)
-        for (int64_t j = 0; j < p.shape[2]; ++j)
-            relu_row<T>(x + i * p.input[1] + j * p.input[2], g + i * p.grad[1] + j * p.grad[2],
-                        y + i * p.result[1] + j * p.result[2], p.shape[3], p.input[3], p.grad[3], p.result[3]);
-}
+struct ReluRows {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const ReluGrad &p, const char *x, const char *g, char *y) {
+        for (int64_t i = 0; i < p.shape[1]; ++i)
+            for (int64_t j = 0; j < p.shape[2]; ++j)
+                relu_row<T, Bytes>(x + i * p.input[1] + j * p.input[2], g + i * p.grad[1] + j * p.grad[2],
+                                   y + i * p.result[1] + j * p.result[2], p.shape[3], p.input[3], p.grad[3], p.result[3]);
+    }
+};
 
-void relu_grad_item(const ReluGrad *p, int64_t item, const char *input, const char *grad, char *result) {
-    if (p->itemsize == 4) relu_item<float>(*p, item, input, grad, result);
-    else relu_item<double>(*p, item, input, grad, result);
+void relu_grad_item(const ReluGrad *p, int64_t item, const char *x, const char *g, char *y) {
+    TypedVersions<ReluRows>::table[p->level][p->itemsize == 8](*p, x + item * p->input[0], g + item * p->grad[0], y + item * p->result[0]);
 }
 
 // Written by the same module. Three dimensions, those that are missing have one point. The item is a number of lanes, neighbouring

@@ -61,7 +61,8 @@ struct Slopes {
                 typename L::Vector v, w;
                 L::load_some(v, from + i, some);
                 L::load_some(w, grad + i, some);
-                if (__builtin_expect(A::any_not_finite(w), 0)) A::template slope<decltype(kind)::value, false>(v, w);
+                constexpr bool finite = decltype(kind)::value == Activation::relu;  // or it makes no difference
+                if (!finite && __builtin_expect(A::any_not_finite(w), 0)) A::template slope<decltype(kind)::value, false>(v, w);
                 else A::template slope<decltype(kind)::value, true>(v, w);
                 L::store_some(w, to + i, some);
             });

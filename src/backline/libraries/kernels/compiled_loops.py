@@ -112,8 +112,8 @@ LOOPS: dict[str, Loop] = {
 
 
 def _loop(p: NeuralProblem) -> Loop:
-    """Returns the loop of an operation that has one; relu of 16-bit floats is one of those that are widened first."""
-    return POINTWISE if p.op in RELU and p.dtype.name in HALVES else LOOPS[p.op]
+    """Returns the loop of an operation that has one; that of relu which takes gaps is for those who need it."""
+    return POINTWISE if p.op in RELU and (p.dtype.name in HALVES or not pointwise_refusal(p)) else LOOPS[p.op]
 
 
 def _merged(p: NeuralProblem) -> list[list[int]] | None:
@@ -240,7 +240,7 @@ def _relu(b: Builder, p: NeuralProblem, out: Any) -> int:
         axes = [axes[0], *[[1, 0, 0, 0]] * (AXES - len(axes)), *axes[1:]]
         first = [(0,) * axes[0][0]] * 3
         items, count = list(range(axes[0][0])), axes[0][0]
-    fields = [p.dtype.itemsize, *(axis[i] for i in range(4) for axis in axes)]
+    fields = [p.dtype.itemsize, vector_level(), *(axis[i] for i in range(4) for axis in axes)]
     description = b.packed(f"<{len(fields)}q", *fields)
     grad = "grad" if p.get("grad") else "input"
     pointers = [b.argument("input", first[0]), b.argument(grad, first[1]), (out[0], out[1], first[2])]
