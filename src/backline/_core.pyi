@@ -20,6 +20,7 @@ __all__ = [
     "call_convention",
     "cxx_flags",
     "empty",
+    "fill_shares",
     "flush_denormal",
     "forget_array_types",
     "jobs_callback_address",
@@ -274,6 +275,9 @@ def pause_seconds() -> float:
 def team_bound() -> bool: ...
 def flush_denormal(on: bool, threads: int, /) -> bool:
     """Take subnormal numbers for zero in this thread and so many of the team's; False where the processor cannot."""
+
+def fill_shares(memory: Any, threads: int, /) -> None:
+    """Fill memory with ones, an equal share of it by each of so many threads of the team."""
 
 def set_team_limit(threads: int, /) -> None: ...
 def jobs_callback_address() -> int: ...

@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -334,7 +335,34 @@ bool flush_denormal(bool on, int threads) {
     return works;
 }
 
+struct Shares {
+    char *memory;
+    int64_t bytes;
+    int count;
+};
+void fill_share(int index, void *raw) {
+    const Shares &s = *static_cast<Shares *>(raw);
+    const int64_t first = s.bytes * index / s.count;
+    std::memset(s.memory + first, 1, size_t(s.bytes * (index + 1) / s.count - first));
+}
+
+void fill_shares(PyObject *object, int threads) {
+    struct Memory {
+        Py_buffer view;
+        explicit Memory(PyObject *object) {
+            if (PyObject_GetBuffer(object, &view, PyBUF_WRITABLE) < 0) throw PythonError();
+        }
+        ~Memory() { PyBuffer_Release(&view); }
+    } memory(object);
+    Shares shares{static_cast<char *>(memory.view.buf), memory.view.len, std::clamp(threads, 1, team_limit())};
+    require_threads(shares.count);
+    ReleaseGil released;
+    NativeCall native;
+    run_jobs(shares.count, fill_share, &shares, false);
+}
+
 PyMethodDef methods[] = {
+    function<fill_shares>("fill_shares", "Fill memory with ones, an equal share of it by each of so many threads of the team."),
     function<flush_denormal>("flush_denormal",
                              "Set (True) or clear the mode that takes subnormal numbers for zero, in this thread and so many of the team's; "
                              "False where the processor has no such mode."),

@@ -1,8 +1,8 @@
 """Measuring the algorithms of one Problem, fairly and in bounded time.
 
 The result of every candidate is compared once with a more precise one, then it is timed in rounds whose order is shuffled.
-Operands that do not fit in a core's cache are pushed out of it before every run, since a program seldom finds them there. What
-counts is the median of the ratios, round by round. A measurement that other programs disturbed is made again, once.
+Operands that do not fit in the cores' caches are pushed out of them before every run, since a program seldom finds them there.
+What counts is the median of the ratios, round by round. A measurement that other programs disturbed is made again, once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ... import _core, libraries
 from ...errors import DeviceLost
 from ...libraries import array_kinds
 from ...libraries.base import NULL_PLANNER, Algorithm, Planner, RefusedForNow, planner_for
-from ...native import machine
+from ...native import machine, thread_team
 from ...problems import Problem
 from .. import accuracy
 from . import coverage, machine_load, record_store, sample_operands
@@ -369,6 +369,8 @@ class _Run:
         """A candidate's part of one round: one run of what takes long, several of what does not."""
         plan, arrays, calls, flush = c.plan, self.arrays, c.calls, self.flush
         self.settle(c.pool)
+        # Threads are awake as in a program that goes from one operation to the next; those of another pool would be in the way.
+        filling = self.threads if c.pool in ("", thread_team.name()) else 1
         if not flush:
             plan(*arrays)  # wakes its threads; not counted
         clock = time.perf_counter_ns
@@ -377,8 +379,8 @@ class _Run:
         spent = 0
         try:
             for _ in repeat(None, RUNS // BLOCKS):
-                if flush:
-                    np.empty(flush, np.uint8).fill(1)  # and given back: it must not stand beside the workspace of a run
+                if flush:  # memory is given back: it must not stand beside the workspace of a run
+                    _core.fill_shares(np.empty(flush, np.uint8), filling)
                 begin = clock()
                 for _ in repeat(None, calls):
                     plan(*arrays)
