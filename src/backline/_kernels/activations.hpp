@@ -67,10 +67,15 @@ struct Activated {
     using V = typename L::Vector;
     static constexpr bool rounded = sizeof(S) < sizeof(T);
 
-    // A polynomial of x, whose highest term comes first, by pairs and pairs of pairs (G. Estrin, 1960): of a chain of operations each
-    // waits for the one before, and what waits fills the processor's queue.
+    // A polynomial of x, whose highest term comes first. A short one is a chain (Horner); others go by pairs and pairs of pairs
+    // (G. Estrin, 1960): of a chain each operation waits for the one before, and what waits fills the processor's queue.
     template <size_t N>
     static BACKLINE_INLINE void polynomial(V &sum, const V &x, const float (&terms)[N]) {
+        if constexpr (N <= 5) {
+            sum = x * terms[0] + terms[1];
+            for (size_t i = 2; i < N; ++i) sum = sum * x + terms[i];
+            return;
+        }
         constexpr size_t first = (N - 1) % 4 + 1;
         const V square = x * x, fourth = square * square;
         L::fill(sum, terms[0]);

@@ -5,8 +5,6 @@
 #include "conversions.hpp"
 #include "lanes.hpp"
 
-#include <algorithm>
-
 namespace backline {
 
 struct Float16 {
@@ -57,7 +55,7 @@ struct NativeConversions {
 
 // S: in memory; T: in vectors.
 template <class S, class T, int Bytes>
-struct Elements {
+struct Elements : Ends<Elements<S, T, Bytes>, S, typename Lanes<T, Bytes>::Vector> {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
     static constexpr int64_t count = L::count;
@@ -74,13 +72,6 @@ struct Elements {
             widen(v, from);
         }
     }
-    // n elements, or a whole vector where there are as many. The rest is 0.
-    static BACKLINE_INLINE void load_some(V &v, const S *from, int64_t n) {
-        if (n >= L::count) return load(v, from);
-        S some[L::count] = {};
-        std::copy(from, from + n, some);
-        load(v, some);
-    }
     static BACKLINE_INLINE void store(const V &v, S *to) {
         if constexpr (std::is_same_v<S, T>) {
             L::store(v, to);
@@ -96,12 +87,6 @@ struct Elements {
         } else {
             narrow(v, to);
         }
-    }
-    static BACKLINE_INLINE void store_some(const V &v, S *to, int64_t n) {
-        if (n >= L::count) return store(v, to);
-        S some[L::count];
-        store(v, some);
-        std::copy(some, some + n, to);
     }
 
   private:
