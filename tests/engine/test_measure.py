@@ -21,6 +21,7 @@ from backline import _core, libraries, switches
 from backline.engine import accuracy, accuracy_wide
 from backline.engine.tuning import measure, record_store, sample_operands
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
+from backline.native import thread_team
 from backline.problems import Operand, Problem
 from backline.problems.op_registry import operations
 from processes import started
@@ -344,9 +345,22 @@ def test_the_order_is_shuffled_by_the_seed(fake: Any) -> None:
 
 def test_operands_outside_the_cache_are_pushed_out_of_it(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_caches", lambda: (1 << 10, 1 << 16))
-    run = measure._Run(square(64), fake(one=product), 1, 0, math.inf, None)
-    assert run.flush == 2 << 16
-    assert measure._Run(square(8), fake(one=product), 1, 0, math.inf, None).flush == 0
+    found = [measure._Run(square(n), fake(one=product), 1, 0, math.inf, None).flush for n in (8, 64, 128)]
+    assert found == [0, 2 << 10, 2 << 16]
+
+
+@pytest.mark.parametrize("pool", ["", "of the team", "another"])
+def test_caches_are_emptied_by_the_threads_that_a_candidate_uses(pool: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of the team wake of it, and a second core has a cache of its own; those of another pool are left alone."""
+    monkeypatch.setattr(measure, "_caches", lambda: (1 << 10, 1 << 16))
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(_core, "fill_shares", lambda memory, threads: asked.append((memory.nbytes, threads)))
+    name = thread_team.name() if pool == "of the team" else pool
+    run = measure._Run(square(64), [], 2, 0, math.inf, None)
+    run.last_pool = name
+    (algorithm,) = fake(one=product)
+    run.block(measure._Candidate(algorithm, product, name))
+    assert set(asked) == {(2 << 10, 1 if pool == "another" else 2)}
 
 
 def test_a_pool_is_left_to_rest_before_another_works(monkeypatch: pytest.MonkeyPatch, fake: Any) -> None:

@@ -131,3 +131,19 @@ def test_lu_of_mkl_runs_on_the_pool_of_the_rest() -> None:
 def test_all_jobs_of_a_team_run_at_the_same_time(jobs: int) -> None:
     assert thread_team.bind() == _core.team_bound()
     assert _core.team_check(jobs) == (jobs, 2**jobs - 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 1001])
+@pytest.mark.parametrize("threads", [0, 1, 2, 5])
+def test_shares_of_all_threads_fill_the_whole(size: int, threads: int) -> None:
+    memory = np.zeros(size + 1, np.uint8)
+    _core.fill_shares(memory[:size], threads)
+    assert memory.tolist() == [1] * size + [0]
+
+
+def test_what_cannot_be_written_to_is_not_filled() -> None:
+    memory = np.zeros(8, np.uint8)
+    memory.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        _core.fill_shares(memory, 2)
+    assert not memory.any()

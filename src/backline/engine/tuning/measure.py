@@ -1,8 +1,10 @@
 """Measuring the algorithms of one Problem, fairly and in bounded time.
 
 The result of every candidate is compared once with a more precise one, then it is timed in rounds whose order is shuffled.
-Operands that do not fit in the cores' caches are pushed out of them before every run, since a program seldom finds them there.
-What counts is the median of the ratios, round by round. A measurement that other programs disturbed is made again, once.
+Operands that do not fit in the cores' own caches are pushed out of these before every run, since a program seldom finds them
+there, and so are those from the last cache that do not fit in it. Others stay in that: how much of it is theirs depends on the
+programs beside, and times with it. What counts is the median of the ratios, round by round. A measurement that other programs
+disturbed is made again, once.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ SAMPLE = 20e-6  # calls are timed in batches of this length, so that the clock's
 SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning,
 NUMPY_SPIN = 0.150  # and those of the OpenBLAS inside NumPy, which wait for 2^28 cycles: 0.11 s at 2.4 GHz
 THREADED = 1e6  # floating-point operations below which no library uses threads
-MAX_FLUSH = 32 << 20  # bytes written to empty the caches: twice the last one, but memory has a bound too
+MAX_FLUSH = 32 << 20  # bytes written to empty caches: twice as many as they have, but memory has a bound too
 MAX_POOL = 32 << 20  # bytes of freed blocks kept for the next run, beside as many as the operands have
 TRIES = 2  # to find the machine quiet
 PAUSE = 0.2  # seconds before trying again
@@ -184,7 +186,8 @@ class _Run:
         self.planner: Planner = NULL_PLANNER
         self.last_pool = ""
         l2, l3 = _caches()
-        self.flush = min(2 * l3, MAX_FLUSH) if problem.bytes > l2 else 0
+        too_small = l3 if problem.bytes > l3 else l2 if problem.bytes > l2 else 0
+        self.flush = min(2 * too_small, MAX_FLUSH)
 
     def wait(self) -> None:
         """On a device a call returns before it has computed: wait for that."""
