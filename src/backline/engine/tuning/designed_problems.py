@@ -113,7 +113,7 @@ def layers(dtype: Any) -> Iterator[Call]:
         weight = np.empty((64, 32, 3, 3), dtype)
         yield "nn.grad.conv2d_input", (source.shape, weight, grad), {"padding": 1}
         yield "nn.grad.conv2d_weight", (source, weight.shape, grad), {"padding": 1}
-    for shape in ((16, 64), (128, 1000), (4096, 64), (8, 50257), (8192, 1024)):
+    for shape in ((16, 64), (128, 1000), (4096, 64), (8, 50257), (2048, 768), (8192, 1024)):
         x = np.empty(shape, dtype)
         for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
             yield f + name, (x,), {}
@@ -183,7 +183,7 @@ def halves(dtype: Any) -> Iterator[Call]:
         weight = np.empty((features, channels, kernel, kernel), dtype)
         for batch in (1, 8):
             yield "nn.functional.conv2d", (images(batch, channels, (size, size), dtype), weight), {"padding": kernel // 2}
-    for shape in ((16, 64), (128, 1000), (8192, 1024)):
+    for shape in ((16, 64), (128, 1000), (2048, 768), (8192, 1024)):
         x = np.empty(shape, dtype)
         for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
             yield f"nn.functional.{name}", (x,), {}
