@@ -143,6 +143,24 @@ def test_normalisation_of_awkward_numbers(rng: np.random.Generator) -> None:
                 assert_near(result, wide(other), "float32", what, 2, 1e-3)
 
 
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("width", (1, 15, 33, 40_000))
+def test_relu_with_and_without_gaps(dtype: str, width: int, rng: np.random.Generator) -> None:
+    """What is 0 or below becomes 0, or lets no gradient through, and NaN lets it through: bit by bit, wherever elements lie."""
+    x = rng.standard_normal((3, 4, 2 * width)).astype(dtype)
+    x.flat[:8] = 0, -0.0, np.nan, np.inf, -np.inf, -np.nan, np.finfo(dtype).smallest_subnormal, -np.finfo(dtype).smallest_subnormal
+    g = rng.standard_normal(x.shape).astype(dtype)
+    g.flat[:8] = np.nan, np.inf, -np.inf, 3, 4, -0.0, 5, 6
+    bits = f"u{x.itemsize}"
+    layouts = (np.ascontiguousarray, lambda a: a[..., :width], lambda a: a[..., ::2], lambda a: a.T, lambda a: a[:, ::2, 1:])
+    for number, layout in enumerate(layouts):
+        here, gradient = layout(x), layout(g)
+        for kept, name, given in ((here, "nn.functional.relu", ()), (gradient, "nn.grad.relu_input", (gradient,))):
+            wanted = np.where(here <= 0, 0, kept).astype(dtype)
+            for what, result in by_loops(name, here, *given).items():
+                np.testing.assert_array_equal(result.view(bits), wanted.view(bits), f"{what} {number}")
+
+
 @pytest.mark.parametrize("name", ("gelu", "silu", "tanh", "sigmoid"))
 def test_a_gradient_that_is_not_finite_changes_no_other(name: str, rng: np.random.Generator) -> None:
     """Bits of the others stay, the signs of zeros among them; infinity times a slope of what float has no room for is infinite."""
