@@ -161,6 +161,13 @@ def test_relu_with_and_without_gaps(dtype: str, width: int, rng: np.random.Gener
                 np.testing.assert_array_equal(result.view(bits), wanted.view(bits), f"{what} {number}")
 
 
+@pytest.mark.parametrize(("size", "formulas", "others"), [(16_383, {1}, {1}), (16_384, {1, 2}, {1}), (32_768, {1, 2}, {1, 2})])
+def test_formulas_are_divided_earlier_than_what_takes_less(size: int, formulas: set[int], others: set[int]) -> None:
+    x = np.ones(size, np.float32)
+    for name, wanted in (("gelu", formulas), ("tanh", formulas), ("relu", others)):
+        assert {a.threads for a in algorithms("kernels", problem_of(f"{OPS}{name}", x), 2)} == wanted, name
+
+
 @pytest.mark.parametrize("name", ("gelu", "silu", "tanh", "sigmoid"))
 def test_a_gradient_that_is_not_finite_changes_no_other(name: str, rng: np.random.Generator) -> None:
     """Bits of the others stay, the signs of zeros among them; infinity times a slope of what float has no room for is infinite."""
