@@ -13,6 +13,7 @@ from layers import FORMULAS, LAYOUTS, assert_near, by_each, draw, exact, order, 
 import backline
 from backline import libraries
 from backline.libraries import capability
+from backline.libraries.kernels import compiled_loops
 from backline.libraries.kernels.shares import even_share
 from backline.nn import functional as F
 from support import THREADS, algorithms, clean, dtype_of, problem_of, rng, seed
@@ -159,6 +160,8 @@ def test_relu_with_and_without_gaps(dtype: str, width: int, rng: np.random.Gener
             wanted = np.where(here <= 0, 0, kept).astype(dtype)
             for what, result in by_loops(name, here, *given).items():
                 np.testing.assert_array_equal(result.view(bits), wanted.view(bits), f"{what} {number}")
+            dense = compiled_loops._loop(problem_of(name, here, *given)) is compiled_loops.POINTWISE
+            assert dense == (here.size == x.size), number
 
 
 @pytest.mark.parametrize(("size", "formulas", "others"), [(16_383, {1}, {1}), (16_384, {1, 2}, {1}), (32_768, {1, 2}, {1, 2})])

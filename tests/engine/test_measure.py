@@ -345,8 +345,13 @@ def test_the_order_is_shuffled_by_the_seed(fake: Any) -> None:
 
 def test_operands_outside_the_cache_are_pushed_out_of_it(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_caches", lambda: (1 << 10, 1 << 16))
-    found = [measure._Run(square(n), fake(one=product), 1, 0, math.inf, None).flush for n in (8, 64, 128)]
-    assert found == [0, 2 << 10, 2 << 16]
+
+    def flushed() -> list[int]:
+        return [measure._Run(square(n), fake(one=product), 1, 0, math.inf, None).flush for n in (8, 64, 128)]
+
+    assert flushed() == [0, 2 << 10, 2 << 16]
+    monkeypatch.setattr(measure, "_caches", lambda: (1 << 16, 1 << 10))  # of many cores together, and the last one of some
+    assert flushed() == [0, 0, 2 << 16]
 
 
 @pytest.mark.parametrize("pool", ["", "of the team", "another"])
@@ -356,11 +361,11 @@ def test_caches_are_emptied_by_the_threads_that_a_candidate_uses(pool: str, fake
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(_core, "fill_shares", lambda memory, threads: asked.append((memory.nbytes, threads)))
     name = thread_team.name() if pool == "of the team" else pool
-    run = measure._Run(square(64), [], 2, 0, math.inf, None)
+    run = measure._Run(square(64), [], 3, 0, math.inf, None)
     run.last_pool = name
     (algorithm,) = fake(one=product)
-    run.block(measure._Candidate(algorithm, product, name))
-    assert set(asked) == {(2 << 10, 1 if pool == "another" else 2)}
+    run.block(measure._Candidate(replace(algorithm, threads=2), product, name))
+    assert set(asked) == {(2 << 10, 2 if pool == "of the team" and name else 1)}
 
 
 def test_a_pool_is_left_to_rest_before_another_works(monkeypatch: pytest.MonkeyPatch, fake: Any) -> None:

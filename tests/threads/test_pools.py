@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -139,6 +141,20 @@ def test_shares_of_all_threads_fill_the_whole(size: int, threads: int) -> None:
     memory = np.zeros(size + 1, np.uint8)
     _core.fill_shares(memory[:size], threads)
     assert memory.tolist() == [1] * size + [0]
+
+
+def test_threads_of_the_team_fill_their_shares() -> None:
+    script = """
+import numpy as np
+from backline import _core
+from backline.native import thread_team
+bound = thread_team.bind()
+memory = np.zeros(1000, np.uint8)
+for threads, woken in ((1, 0), (3, 2)):
+    _core.fill_shares(memory, threads)
+    assert not bound or len(_core.team_threads()) == woken, _core.team_threads()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_what_cannot_be_written_to_is_not_filled() -> None:

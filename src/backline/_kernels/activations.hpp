@@ -74,8 +74,12 @@ struct Activated {
         if constexpr (N <= 5) {
             sum = x * terms[0] + terms[1];
             for (size_t i = 2; i < N; ++i) sum = sum * x + terms[i];
-            return;
+        } else {
+            in_pairs(sum, x, terms);
         }
+    }
+    template <size_t N>
+    static BACKLINE_INLINE void in_pairs(V &sum, const V &x, const float (&terms)[N]) {
         constexpr size_t first = (N - 1) % 4 + 1;
         const V square = x * x, fourth = square * square;
         L::fill(sum, terms[0]);

@@ -29,21 +29,29 @@ inline const T &at(const char *base, int64_t offset) {
     return *reinterpret_cast<const T *>(base + offset);
 }
 
+// From the element `done` on, as many as fill vectors; returns how many are done.
+template <class T, int Bytes>
+BACKLINE_INLINE int64_t relu_vectors(const T *x, const T *g, T *y, int64_t n, int64_t done) {
+    using L = Lanes<T, Bytes>;
+    typename L::Vector a, b, zero = {};
+    for (; done + L::count <= n; done += L::count) {  // a branch would be mispredicted every other time
+        L::load(a, x + done);
+        L::load(b, g + done);
+        a = a <= zero ? zero : b;
+        L::store(a, y + done);
+    }
+    return done;
+}
+
 template <class T, int Bytes>
 BACKLINE_INLINE void relu_row(const char *x, const char *g, char *y, int64_t n, int64_t dx, int64_t dg, int64_t dy) {
     constexpr int64_t size = sizeof(T);
     if (dx == size && dg == size && dy == size) {
         const T *from = reinterpret_cast<const T *>(x), *grad = reinterpret_cast<const T *>(g);
         T *to = reinterpret_cast<T *>(y);
-        using L = Lanes<T, Bytes>;
-        typename L::Vector a, b, zero = {};
-        int64_t i = 0;
-        for (; i + L::count <= n; i += L::count) {  // a branch would be mispredicted every other time
-            L::load(a, from + i);
-            L::load(b, grad + i);
-            a = a <= zero ? zero : b;
-            L::store(a, to + i);
-        }
+        int64_t i = relu_vectors<T, Bytes>(from, grad, to, n, 0);
+        if constexpr (Bytes > 32) i = relu_vectors<T, 32>(from, grad, to, n, i);  // rows may be short
+        if constexpr (Bytes > 16) i = relu_vectors<T, 16>(from, grad, to, n, i);
         for (; i < n; ++i) to[i] = from[i] <= T(0) ? T(0) : grad[i];
     } else {
         for (int64_t i = 0; i < n; ++i) at<T>(y, i * dy) = at<T>(x, i * dx) <= T(0) ? T(0) : at<T>(g, i * dg);

@@ -48,7 +48,7 @@ SAMPLE = 20e-6  # calls are timed in batches of this length, so that the clock's
 SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning,
 NUMPY_SPIN = 0.150  # and those of the OpenBLAS inside NumPy, which wait for 2^28 cycles: 0.11 s at 2.4 GHz
 THREADED = 1e6  # floating-point operations below which no library uses threads
-MAX_FLUSH = 32 << 20  # bytes written to empty caches: twice as many as they have, but memory has a bound too
+MAX_FLUSH = 32 << 20  # bytes written to empty caches: twice as many as they have, but not more, large as the last one may be
 MAX_POOL = 32 << 20  # bytes of freed blocks kept for the next run, beside as many as the operands have
 TRIES = 2  # to find the machine quiet
 PAUSE = 0.2  # seconds before trying again
@@ -186,7 +186,7 @@ class _Run:
         self.planner: Planner = NULL_PLANNER
         self.last_pool = ""
         l2, l3 = _caches()
-        too_small = l3 if problem.bytes > l3 else l2 if problem.bytes > l2 else 0
+        too_small = 0 if problem.bytes <= l2 else max(l2, l3) if problem.bytes > l3 else l2
         self.flush = min(2 * too_small, MAX_FLUSH)
 
     def wait(self) -> None:
@@ -372,8 +372,9 @@ class _Run:
         """A candidate's part of one round: one run of what takes long, several of what does not."""
         plan, arrays, calls, flush = c.plan, self.arrays, c.calls, self.flush
         self.settle(c.pool)
-        # Threads are awake as in a program that goes from one operation to the next; those of another pool would be in the way.
-        filling = self.threads if c.pool in ("", thread_team.name()) else 1
+        # By the threads that the candidate uses, whose caches it is: then they are awake, too, as in a program that goes from one
+        # operation to the next. Those of another pool than the team cannot be asked, and the team's would be in their way.
+        filling = c.algorithm.threads if c.pool and c.pool == thread_team.name() else 1
         if not flush:
             plan(*arrays)  # wakes its threads; not counted
         clock = time.perf_counter_ns
