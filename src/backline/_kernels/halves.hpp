@@ -5,6 +5,8 @@
 #include "conversions.hpp"
 #include "lanes.hpp"
 
+#include <algorithm>
+
 namespace backline {
 
 struct Float16 {
@@ -55,7 +57,7 @@ struct NativeConversions {
 
 // S: in memory; T: in vectors.
 template <class S, class T, int Bytes>
-struct Elements : Ends<Elements<S, T, Bytes>, S, typename Lanes<T, Bytes>::Vector> {
+struct Elements {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
     static constexpr int64_t count = L::count;
@@ -72,6 +74,13 @@ struct Elements : Ends<Elements<S, T, Bytes>, S, typename Lanes<T, Bytes>::Vecto
             widen(v, from);
         }
     }
+    // n elements, or a whole vector where there are as many. The rest is 0.
+    static BACKLINE_INLINE void load_some(V &v, const S *from, int64_t n) {
+        if (n >= L::count) return load(v, from);
+        S some[L::count] = {};
+        std::copy(from, from + n, some);
+        load(v, some);
+    }
     static BACKLINE_INLINE void store(const V &v, S *to) {
         if constexpr (std::is_same_v<S, T>) {
             L::store(v, to);
@@ -87,6 +96,12 @@ struct Elements : Ends<Elements<S, T, Bytes>, S, typename Lanes<T, Bytes>::Vecto
         } else {
             narrow(v, to);
         }
+    }
+    static BACKLINE_INLINE void store_some(const V &v, S *to, int64_t n) {
+        if (n >= L::count) return store(v, to);
+        S some[L::count];
+        store(v, some);
+        std::copy(some, some + n, to);
     }
 
   private:
