@@ -147,7 +147,7 @@ def test_normalisation_of_awkward_numbers(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
 @pytest.mark.parametrize("width", (1, 15, 33, 40_000))
 def test_relu_with_and_without_gaps(dtype: str, width: int, rng: np.random.Generator) -> None:
-    """What is 0 or below becomes 0, or lets no gradient through, and NaN lets it through: bit by bit, wherever elements lie."""
+    """Bits of `where(x <= 0, 0, x)`, and of the gradient in place of the second x, wherever elements lie; NaN is not below 0."""
     x = rng.standard_normal((3, 4, 2 * width)).astype(dtype)
     x.flat[:8] = 0, -0.0, np.nan, np.inf, -np.inf, -np.nan, np.finfo(dtype).smallest_subnormal, -np.finfo(dtype).smallest_subnormal
     g = rng.standard_normal(x.shape).astype(dtype)

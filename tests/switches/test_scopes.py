@@ -324,7 +324,7 @@ def test_the_tracer_belongs_to_the_context_and_outlives_scopes():
 def test_many_different_values_do_not_pile_up():
     from backline.switches import snapshot
 
-    before = len(snapshot._interned)  # what plans of other tests hold
+    before = len(snapshot._interned)  # left by other tests
     with backends.flags(benchmark=True):
         for number in range(3 * snapshot._KEPT):
             with backends.flags(max_error=1.0 + number):
