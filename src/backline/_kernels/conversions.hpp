@@ -21,6 +21,23 @@ struct VectorOf {
     typedef T Type __attribute__((vector_size(Bytes)));
 };
 
+// Bytes at an address, as an operand of `asm`. Asking for the size makes the class complete: GCC accepts an operand of one that is not, as
+// a class of a template may be, takes its size for 0, and deletes what was written there before it is read.
+template <int Bytes>
+struct Memory {
+    char bytes[Bytes];
+};
+template <int Bytes>
+BACKLINE_INLINE const Memory<Bytes> &memory(const void *at) {
+    static_assert(sizeof(Memory<Bytes>) == Bytes);
+    return *static_cast<const Memory<Bytes> *>(at);
+}
+template <int Bytes>
+BACKLINE_INLINE Memory<Bytes> &memory(void *at) {
+    static_assert(sizeof(Memory<Bytes>) == Bytes);
+    return *static_cast<Memory<Bytes> *>(at);
+}
+
 // Bytes: of the wider vectors.
 template <int Bytes>
 struct Conversions {
@@ -32,7 +49,7 @@ struct Conversions {
     // From memory: of what is in a register a part would have to be moved first.
     static BACKLINE_INLINE void widen(Doubles &to, const float *from) {
         if constexpr (Bytes > kPlainBytes) {
-            asm("vcvtps2pd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Anywhere *>(from)));
+            asm("vcvtps2pd %1, %0" : "=v"(to) : "m"(memory<Bytes / 2>(from)));
         } else {
             Floats floats;
             std::memcpy(&floats, from, sizeof floats);
@@ -45,7 +62,7 @@ struct Conversions {
     }
     static BACKLINE_INLINE void widen(Words &to, const uint16_t *from) {
         if constexpr (Bytes > kPlainBytes) {
-            asm("vpmovzxwd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Anywhere *>(from)));
+            asm("vpmovzxwd %1, %0" : "=v"(to) : "m"(memory<Bytes / 2>(from)));
         } else {
             Halves halves;
             std::memcpy(&halves, from, sizeof halves);
@@ -55,7 +72,7 @@ struct Conversions {
     // The lower halves of words.
     static BACKLINE_INLINE void narrow(uint16_t *to, const Words &from) {
         if constexpr (Bytes == 64 && Bytes > kPlainBytes) {
-            asm("vpmovdw %1, %0" : "=m"(*reinterpret_cast<Anywhere *>(to)) : "v"(from));
+            asm("vpmovdw %1, %0" : "=m"(memory<Bytes / 2>(to)) : "v"(from));
         } else {
             const Halves halves = __builtin_convertvector(from, Halves);
             std::memcpy(to, &halves, sizeof halves);
@@ -74,11 +91,6 @@ struct Conversions {
         }
         return any;
     }
-
-  private:
-    struct Anywhere {
-        char bytes[Bytes / 2];
-    };
 };
 
 }  // namespace backline

@@ -5,8 +5,6 @@
 #include "conversions.hpp"
 #include "lanes.hpp"
 
-#include <algorithm>
-
 namespace backline {
 
 struct Float16 {
@@ -57,7 +55,7 @@ struct NativeConversions {
 
 // S: in memory; T: in vectors.
 template <class S, class T, int Bytes>
-struct Elements {
+struct Elements : Ends<Elements<S, T, Bytes>, S, typename Lanes<T, Bytes>::Vector> {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
     static constexpr int64_t count = L::count;
@@ -73,13 +71,6 @@ struct Elements {
         } else {
             widen(v, from);
         }
-    }
-    // n elements, or a whole vector where there are as many. The rest is 0.
-    static BACKLINE_INLINE void load_some(V &v, const S *from, int64_t n) {
-        if (n >= L::count) return load(v, from);
-        S some[L::count] = {};
-        std::copy(from, from + n, some);
-        load(v, some);
     }
     static BACKLINE_INLINE void store(const V &v, S *to) {
         if constexpr (std::is_same_v<S, T>) {
@@ -97,21 +88,11 @@ struct Elements {
             narrow(v, to);
         }
     }
-    static BACKLINE_INLINE void store_some(const V &v, S *to, int64_t n) {
-        if (n >= L::count) return store(v, to);
-        S some[L::count];
-        store(v, some);
-        std::copy(some, some + n, to);
-    }
 
   private:
-    struct Some {
-        S elements[L::count];
-    };
-
     static BACKLINE_INLINE void widen(V &v, const Float16 *from) {
         if constexpr (Bytes > kPlainBytes) {
-            asm("vcvtph2ps %1, %0" : "=v"(v) : "m"(*reinterpret_cast<const Some *>(from)));
+            asm("vcvtph2ps %1, %0" : "=v"(v) : "m"(memory<sizeof(V) / 2>(from)));
         } else {
             // Exponent and mantissa move to their places in float, where the number is 2^112 times too small; what was infinite or no
             // number gets its exponent back.
@@ -134,7 +115,7 @@ struct Elements {
     }
     static BACKLINE_INLINE void narrow(const V &v, Float16 *to) {
         if constexpr (Bytes > kPlainBytes) {
-            asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<Some *>(to)) : "v"(v));
+            asm("vcvtps2ph $0, %1, %0" : "=m"(memory<sizeof(V) / 2>(to)) : "v"(v));
         } else {
             using Bits = typename L::Bits;
             Bits bits, small;

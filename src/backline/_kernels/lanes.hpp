@@ -1,6 +1,6 @@
 // Vectors of the compiler: one source for every instruction set.
 #pragma once
-#include "targets.hpp"
+#include "conversions.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -8,32 +8,36 @@
 
 namespace backline {
 
+// What reads and writes whole vectors V of S in memory, as M does, takes the end of an array, too: n elements, or a whole vector where
+// there are as many. The rest is 0.
+template <class M, class S, class V>
+struct Ends {
+    static BACKLINE_INLINE void load_some(V &v, const S *from, int64_t n) {
+        if (n >= M::count) return M::load(v, from);
+        S some[M::count] = {};
+        for (int64_t i = 0; i < n; ++i) some[i] = from[i];
+        M::load(v, some);
+    }
+    static BACKLINE_INLINE void store_some(const V &v, S *to, int64_t n) {
+        if (n >= M::count) return M::store(v, to);
+        S some[M::count];
+        M::store(v, some);
+        for (int64_t i = 0; i < n; ++i) to[i] = some[i];
+    }
+};
+
 // Vectors are passed by reference: by value, their place would depend on the instruction set.
 template <class T, int Bytes>
-struct Lanes {
+struct Lanes : Ends<Lanes<T, Bytes>, T, typename VectorOf<T, Bytes>::Type> {
     using Element = T;
     using Integer = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-    typedef T Vector __attribute__((vector_size(Bytes)));
+    using Vector = typename VectorOf<T, Bytes>::Type;
     typedef Integer Bits __attribute__((vector_size(Bytes)));
     static constexpr int count = Bytes / int(sizeof(T));
 
     static BACKLINE_INLINE void load(Vector &v, const T *from) { std::memcpy(&v, from, sizeof(Vector)); }
     static BACKLINE_INLINE void store(const Vector &v, T *to) { std::memcpy(to, &v, sizeof(Vector)); }
     static BACKLINE_INLINE void fill(Vector &v, T value) { v = Vector{} + value; }
-
-    // Of the end of an array: n elements, or a whole vector where there are as many. The rest is 0.
-    static BACKLINE_INLINE void load_some(Vector &v, const T *from, int64_t n) {
-        if (n >= count) return load(v, from);
-        T some[count] = {};
-        for (int64_t i = 0; i < n; ++i) some[i] = from[i];
-        load(v, some);
-    }
-    static BACKLINE_INLINE void store_some(const Vector &v, T *to, int64_t n) {
-        if (n >= count) return store(v, to);
-        T some[count];
-        store(v, some);
-        for (int64_t i = 0; i < n; ++i) to[i] = some[i];
-    }
 };
 
 // Two vectors that are computed with as with one. Their instructions alternate, so that one's run while the other's wait for results:

@@ -26,7 +26,7 @@ constexpr int64_t kBlock = 2048;  // elements whose sums are taken together: the
 
 // Elements that are computed with in double.
 template <class T, int Bytes>
-struct Wide {
+struct Wide : Ends<Wide<T, Bytes>, T, typename Lanes<double, Bytes>::Vector> {
     using L = Lanes<double, Bytes>;
     using V = typename L::Vector;
     static constexpr int64_t count = L::count;
@@ -36,23 +36,11 @@ struct Wide {
         if constexpr (sizeof(T) == 4) Conversions<Bytes>::widen(v, from);
         else L::load(v, from);
     }
-    static BACKLINE_INLINE void load_some(V &v, const T *from, int64_t n) {
-        if (n >= count) return load(v, from);
-        T some[count] = {};
-        std::copy(from, from + n, some);
-        load(v, some);
-    }
     static BACKLINE_INLINE void store(const V &v, T *to) {
         Few few;
         if constexpr (sizeof(T) == 4) Conversions<Bytes>::narrow(few, v);
         else few = v;
         std::memcpy(to, &few, sizeof few);
-    }
-    static BACKLINE_INLINE void store_some(const V &v, T *to, int64_t n) {
-        if (n >= count) return store(v, to);
-        T some[count];
-        store(v, some);
-        std::copy(some, some + n, to);
     }
     static BACKLINE_INLINE double sum(const V &v) {
         double lanes[count];
