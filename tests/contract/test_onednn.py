@@ -517,6 +517,36 @@ def test_the_result_lies_as_the_input_does(rng: np.random.Generator) -> None:
         assert plan(*arrays).transpose(0, 2, 3, 1).flags.c_contiguous
 
 
+#: Images: for one thread, for as many threads as images divide by, and in pieces with and without a rest.
+TURNED = ((2, 40, 30), (4, 16, 60, 60), (1, 16, 64, 70), (3, 24, 40, 41), (1, 8, 20, 21, 22), (1, 5000, 5, 3), (17, 8, 25, 25), (5, 1, 120, 120))
+
+
+def test_onednn_moves_channels_beside_another_pool(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    x, w, options = made("threaded", "float32", rng)
+    ours = {(way.key, way.threads): plan(*arrays) for way, plan, arrays in ways(f"{FN}conv2d", x, w, **options)}
+    monkeypatch.setattr(libraries.get("onednn").traits.engine, "pool", "another OpenMP runtime")
+    for way, plan, arrays in ways(f"{FN}conv2d", x, w, **options):
+        assert plan(*arrays).tobytes() == ours[way.key, way.threads].tobytes(), way.key
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", TURNED, ids=str)
+def test_bits_do_not_depend_on_where_channels_lie(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> None:
+    dims = len(shape) - 2
+    x = random_array(rng, shape, dtype_of(dtype))
+    w = random_array(rng, (3 if shape[1] > 1000 else 8, shape[1], *(2,) * dims), dtype_of(dtype))
+    compared = 0
+    for threads in (1, 2, 3):
+        results = [
+            {(way.key, way.threads): plan(*arrays) for way, plan, arrays in ways(f"{FN}conv{dims}d", layout(x), w, threads=threads)}
+            for layout in (IMAGES["first"], last)
+        ]
+        for key in results[0].keys() & results[1].keys():
+            compared += 1
+            assert results[0][key].tobytes() == results[1][key].tobytes(), key
+    assert compared or lacks(dtype, reasons(f"{FN}conv{dims}d", x, w))
+
+
 @pytest.mark.parametrize("layout", ["C", "F", "negative rows", "negative columns", "steps", "misaligned", "batch last"])
 def test_weights_in_any_layout(layout: str, rng: np.random.Generator) -> None:
     for case in ("3x3", "groups", "depthwise", "threaded"):

@@ -46,7 +46,19 @@ def views(shape: tuple[int, int], dtype: Any) -> list[Array]:
     ]  # fmt: skip
 
 
-SHAPES = ((1, 1), (1, 9), (9, 1), (3, 5), (17, 33), (64, 65), (0, 4), (4, 0))
+SHAPES = ((1, 1), (1, 9), (9, 1), (3, 5), (17, 33), (64, 65), (40, 150), (0, 4), (4, 0))
+
+
+@pytest.mark.parametrize("dtype", ["u2", "u4", "u8"])
+def test_transposes_write_nothing_else(dtype: str, rng: np.random.Generator) -> None:
+    for m, n in (*itertools.product((1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33), repeat=2), (100, 67), (5, 200), (200, 5)):
+        values = rng.integers(1, 1 << 15, (m, n)).astype(dtype)
+        for gap in (0, 3):
+            whole = np.zeros((n + 2, m + gap), dtype)
+            wanted = whole.copy()
+            wanted[1:-1, :m] = values.T
+            copy(values, whole[1:-1, :m].T, values.itemsize)
+            assert np.array_equal(whole, wanted), (m, n, gap)
 
 
 @pytest.mark.parametrize("dtype", ["i2", "f4", "f8", "c16"])

@@ -1,6 +1,7 @@
 #include "copy.hpp"
 
 #include "bits.hpp"
+#include "transpose.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -163,6 +164,10 @@ void raw(const Copy2D &c, const char *src, char *dst) {
         for (int64_t j = 0; j < c.cols; ++j)
             std::memcpy(dst + j * c.dst1, src + j * c.src1, size_t(c.rows * size));
         return;
+    }
+    if constexpr (sizeof(T) <= 8) {
+        if (c.src1 == size && c.dst0 == size) return transpose<sizeof(T)>(c.rows, c.cols, src, c.src0, dst, c.dst1);
+        if (c.src0 == size && c.dst1 == size) return transpose<sizeof(T)>(c.cols, c.rows, src, c.src1, dst, c.dst0);
     }
     convert<T, T>(c, src, dst, [](T x) { return x; });
 }

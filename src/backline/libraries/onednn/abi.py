@@ -100,10 +100,15 @@ class LayoutQuery(IntEnum):
 
     STRIDES = 14
     NDIM = 256
+    DATA_TYPE = 258
     PADDED_SIZES = 260
+    FORMAT_KIND = 262
     INNER_COUNT = 263
     INNER_SIZES = 264
     INNER_AXES = 265
+
+
+BLOCKED = 2  # kind of a format: elements lie in blocks, by strides
 
 
 class Arg(IntEnum):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import LibraryFailed, OutOfMemory
+from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...problems import Operand, Problem
 from ...problems.memory_layout import batch_offsets, contiguous_strides
@@ -27,7 +28,8 @@ _F32 = np.dtype(np.float32)
 
 NOT_FINITE = -1  # what the looks at values report in the place of a status
 MOST_PIECES = 1 << 16
-CHUNK = 1 << 15  # elements that are worth a thread to look at them
+CHUNK = 1 << 15  # elements that are worth a thread to look at them, or to move them
+LINE = 16  # points that are moved together at least
 
 
 class Place(NamedTuple):
@@ -73,6 +75,29 @@ def fits(o: Operand) -> bool:
             return False
         least = s * n
     return o.aligned
+
+
+class Images(NamedTuple):
+    """Dense images whose channels are brought from one side to the other: sizes, bytes of an element, and where channels were."""
+
+    count: int
+    channels: int
+    points: int
+    item: int
+    last: bool
+
+
+def turned_images(source: Desc, target: Desc) -> Images | None:
+    """Returns the images if one of two layouts has channels first and the other has them last, both without gaps."""
+    if not (source.has_layout and target.has_layout):
+        return None
+    (a, shape, *blocks), (b, other, *more) = source.layout, target.layout
+    if len(shape) < 3 or shape != other or any((*blocks, *more)) or source.data_type != target.data_type:
+        return None
+    layouts = image_strides(shape, False), image_strides(shape, True)
+    if {a, b} != set(layouts):
+        return None
+    return Images(shape[0], shape[1], prod(shape[2:]), source.nbytes // prod(shape), a == layouts[1])
 
 
 def status_failure(plan: Any, problem: Problem, status: int) -> LibraryFailed:
@@ -255,7 +280,32 @@ class Writer:
 
     def move(self, source: Place, target: Place) -> None:
         """Copy from one layout to another."""
+        images = turned_images(source.desc, target.desc)
+        if images and (self.threads == 1 or self.engine.pool == thread_team.name()):
+            return self._turn(images, source.pointer, target.pointer)
         self.run(self.engine.reorder_desc(source.desc, target.desc), {abi.Arg.SRC: source, abi.Arg.DST: target})
+
+    def _turn(self, images: Images, source: Pointer, target: Pointer) -> None:
+        """Bring channels to the other side: images divided among the threads, or points of each where there are few images."""
+        count, channels, points, item, last = images
+        many = self.threads if count * channels * points >= self.threads * CHUNK else 1
+        parts = 1 if count % many == 0 or count >= 8 * many else 4 * many
+        size = points // parts // LINE * LINE or points
+        whole, image = points // size, channels * points * item
+        steps = (points * item, item), (item, channels * item)  # bytes from a channel, and from a point, to the next
+        a, b = (steps[1], steps[0]) if last else steps
+        self.b.each()
+        for start, length, pieces in ((0, size, whole), (whole * size, points - whole * size, 1)):
+            if length:
+                from_, to = (
+                    tuple(i * image + k * size * step[1] for i in range(count) for k in range(pieces)) if pieces > 1 else image
+                    for step in (a, b)
+                )
+                self.b.copy(
+                    (channels, length), (source[0], source[1] + start * a[1], from_), a,
+                    (target[0], target[1] + start * b[1], to), b, item,
+                )  # fmt: skip
+                self.b.each(count * pieces, many)
 
     def look(self, pointer: Pointer, elements: int, dtype: np.dtype[Any] = _F32, *, alone: bool = False) -> None:
         """Report NOT_FINITE if an element is NaN or infinite.

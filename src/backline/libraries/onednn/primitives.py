@@ -77,6 +77,16 @@ class Desc(Handle):
         return int(function(ctypes.c_void_p(self.address)))
 
     @property
+    def data_type(self) -> int:
+        """oneDNN's number of the dtype."""
+        return self._number(abi.LayoutQuery.DATA_TYPE)
+
+    @property
+    def has_layout(self) -> bool:
+        """Whether `layout` can be told: oneDNN hides how it packs some weights."""
+        return self._number(abi.LayoutQuery.FORMAT_KIND) == abi.BLOCKED
+
+    @property
     def layout(self) -> tuple[tuple[int, ...], ...]:
         """Strides of blocks, sizes with padding, and the inner blocks with the axes that they are of."""
         of, inner, axes = abi.LayoutQuery, self._number(abi.LayoutQuery.INNER_COUNT), self._number(abi.LayoutQuery.NDIM)

@@ -1,0 +1,11 @@
+// Copies of matrices whose rows lie without gaps on one side and whose columns do on the other.
+#pragma once
+#include <cstdint>
+
+namespace backline {
+
+// Copies `rows` rows of `cols` elements of 2, 4 or 8 bytes, which are so many bytes apart, into columns.
+template <int Size>
+void transpose(int64_t rows, int64_t cols, const char *from, int64_t row_step, char *to, int64_t column_step);
+
+}  // namespace backline
