@@ -45,7 +45,7 @@ struct NormalTailPower<Float16> {  // absolute error 1.3e-05 in float
 };
 template <>
 struct NormalTailPower<Bfloat16> {  // absolute error 1.2e-04 in float
-    static constexpr float most = 14.2f, back = 0x1p-24f;
+    static constexpr float most = 14.2f, back = 0x1p-24f, back_power = -24;
     static constexpr float terms[] = {1.523601682e-09f, 1.171829116e-07f, 3.945830303e-06f, 7.690351779e-05f, 9.700026847e-04f,
                                       8.441762513e-03f, 5.339899566e-02f, -4.594821798e-01f, 1.150651981e+00f, 2.299994525e+01f};
 };
@@ -96,7 +96,7 @@ struct Activated {
     static BACKLINE_INLINE void power_of_two(V &x) {
         V least;
         L::fill(least, T(-Exp<T>::bias));
-        choose(x, x < least, least, x);
+        larger(x, least, x);
         power_in_range(x);
     }
 
@@ -249,7 +249,7 @@ struct Activated {
     static BACKLINE_INLINE void times_below(V &x) {
         V most, near, density, s;
         L::fill(most, T(12));
-        choose(near, x > most, most, x);
+        smaller(near, most, x);
         tail(density, s, near);
         s = near * s * density;
         choose(x, x > T(0), x - s, s);
@@ -261,10 +261,18 @@ struct Activated {
         V u, most;
         negative(u, x);
         L::fill(most, -N::most);
-        choose(u, u < -N::most, most, u);
+        larger(u, most, u);
         polynomial(s, u, N::terms);
-        power_in_range(s);
-        s = s * N::back;
+        if constexpr (Bytes == 64 && Bytes > kPlainBytes && kBfloat16<S>) {
+            V n, f;
+            nearest(n, s);
+            f = s - n;
+            polynomial(s, f, kPowerTerms);
+            times_power(s, n + N::back_power);
+        } else {
+            power_in_range(s);
+            s = s * N::back;
+        }
         choose(s, x < T(0), s, T(1) - s);
     }
 
@@ -293,7 +301,7 @@ struct Activated {
             bits = bits & 0x7fffffffu;
             reinterpret(size, bits);
             L::fill(most, T(9.1));  // whose result is 1
-            choose(size, size > most, most, size);
+            smaller(size, most, size);
             const V n = (size * (2 * E::log2e) + E::shifter) - E::shifter;
             V z = n * (2 * E::ln2_high) - size * T(4);
             z = z + n * (2 * E::ln2_low);
@@ -376,8 +384,8 @@ struct Activated {
         L::fill(least, -limit);
         L::fill(most, limit);
         if constexpr (Kind != Activation::tanh && Kind != Activation::sigmoid) {
-            choose(near, near > most, most, near);
-            choose(near, near < least, least, near);
+            smaller(near, most, near);
+            larger(near, least, near);
         }
         if constexpr (Kind == Activation::relu || Kind == Activation::none) {
             V zero{};
@@ -415,8 +423,8 @@ struct Activated {
             L::fill(low, -largest);
             L::fill(high, largest);
             L::fill(tiny, falls ? -smallest : smallest);
-            choose(finite, finite > high, high, finite);
-            choose(finite, finite < low, low, finite);
+            smaller(finite, high, finite);
+            larger(finite, low, finite);
             choose(tiny, size < reach, tiny, zero);
             const V beyond = g - finite, infinite = beyond * (s + tiny) + finite * s;
             g = g * s;  // also of NaN

@@ -95,6 +95,55 @@ BACKLINE_INLINE void choose(Two<V> &to, const Two<M> &condition, const Two<V> &y
     choose(to.other, condition.other, yes.other, no.other);
 }
 
+// The larger, or the smaller, of two elements; `other` where one of them is NaN, or where they are equal. GCC 12 makes a comparison and a
+// move of it with AVX-512.
+template <class V>
+BACKLINE_INLINE void larger(V &to, const V &one, const V &other) {
+    if constexpr (sizeof(V) <= kPlainBytes) to = one > other ? one : other;
+    else if constexpr (sizeof(one[0]) == 4) asm("vmaxps %2, %1, %0" : "=v"(to) : "v"(one), "v"(other));
+    else asm("vmaxpd %2, %1, %0" : "=v"(to) : "v"(one), "v"(other));
+}
+template <class V>
+BACKLINE_INLINE void smaller(V &to, const V &one, const V &other) {
+    if constexpr (sizeof(V) <= kPlainBytes) to = one < other ? one : other;
+    else if constexpr (sizeof(one[0]) == 4) asm("vminps %2, %1, %0" : "=v"(to) : "v"(one), "v"(other));
+    else asm("vminpd %2, %1, %0" : "=v"(to) : "v"(one), "v"(other));
+}
+template <class V>
+BACKLINE_INLINE void larger(Two<V> &to, const Two<V> &one, const Two<V> &other) {
+    larger(to.one, one.one, other.one);
+    larger(to.other, one.other, other.other);
+}
+template <class V>
+BACKLINE_INLINE void smaller(Two<V> &to, const Two<V> &one, const Two<V> &other) {
+    smaller(to.one, one.one, other.one);
+    smaller(to.other, one.other, other.other);
+}
+
+// x becomes x times 2^n for whole n, rounded once, and n the whole number that is nearest to x: each by an instruction of AVX-512.
+template <class V>
+BACKLINE_INLINE void times_power([[maybe_unused]] V &x, [[maybe_unused]] const V &n) {
+#if defined(__x86_64__)
+    asm("vscalefps %2, %1, %0" : "=v"(x) : "v"(x), "v"(n));
+#endif
+}
+template <class V>
+BACKLINE_INLINE void nearest([[maybe_unused]] V &n, [[maybe_unused]] const V &x) {
+#if defined(__x86_64__)
+    asm("vrndscaleps $8, %1, %0" : "=v"(n) : "v"(x));
+#endif
+}
+template <class V>
+BACKLINE_INLINE void times_power(Two<V> &x, const Two<V> &n) {
+    times_power(x.one, n.one);
+    times_power(x.other, n.other);
+}
+template <class V>
+BACKLINE_INLINE void nearest(Two<V> &n, const Two<V> &x) {
+    nearest(n.one, x.one);
+    nearest(n.other, x.other);
+}
+
 // The same bits as elements of another type.
 template <class To, class From>
 BACKLINE_INLINE void reinterpret(To &to, const From &from) {
