@@ -1,8 +1,8 @@
 """Products of a few rows with a large matrix by a compiled loop, and linear layers of them.
 
 A batch of one, or of a few, is most of what a trained model is asked for. The matrix is read once, in the order of memory, and
-16-bit floats as they are. An item is some of the results of each row: how they are cut does not depend on the number of threads,
-and so neither do the bits.
+16-bit floats as they are. An item is some of the results of each row. A result is summed up in the same order however they are
+cut, and so the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of few_ro
 LEAST, THREADED = 1 << 12, 1 << 17
 SMALL_FLOPS = 6e4  # below which releasing the GIL costs more than it brings
 SHARE, TOGETHER = 1 << 15, 8  # elements of an item whose columns lie one behind the other, and how many columns are taken at once
-# Of an item whose columns lie side by side: the most columns, and how many items there are if each has so many bytes of a row.
-MOST_COLUMNS, ITEMS, ROW_BYTES, LINE = 1 << 13, 16, 1 << 10, 16
+# Bytes of a row of an item whose columns lie side by side: at most, at least, and those of a line of the cache.
+MOST_BYTES, LEAST_BYTES, LINE = 1 << 11, 1 << 9, 64
 
 
 def few_rows_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -130,7 +130,7 @@ def prepare_few_rows(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> 
     dots = sides.along == item
     added = product.views.get("c") if product.beta else None
 
-    def write(at: Share) -> None:
+    def write(at: Share, units: Any = None) -> None:
         place = _placed(result, at, target_column)
         target, step = (place, target_row) if direct else (b.work(sides.rows * at.units * size), at.units * size)
         if added is not None:
@@ -142,7 +142,7 @@ def prepare_few_rows(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> 
             added is not None,
         )  # fmt: skip
         matrix = _placed(b.argument(sides.matrix), at, sides.column)
-        b.call(_kernels.addresses["few_rows"], [b.packed(f"<{len(words)}q", *words), at.units, rows, matrix, target])
+        b.call(_kernels.addresses["few_rows"], [b.packed(f"<{len(words)}q", *words), units or at.units, rows, matrix, target])
         if bias is not None:
             has = p.get("bias") is not None
             more = b.constant(pointwise_fields(p.parameter("activation") or "none", size, has, at.units, step))
@@ -152,8 +152,16 @@ def prepare_few_rows(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> 
             element = item if dtype == wide else (wide.name, dtype.name)
             b.copy((sides.rows, at.units), target, (step, size), place, (target_row, target_column), element)
 
-    count = in_shares(b, sides.columns, _share(sides.columns, p.k, item, dots), algorithm.threads, write)
-    return b.plan(result, count=count, threads=algorithm.threads, release_gil=p.flops >= SMALL_FLOPS, same=("c",))
+    columns, threads = sides.columns, algorithm.threads
+    if not dots and direct and added is None and bias is None:  # nothing but the loop: the last item may be a smaller one
+        share = _side_by_side(columns, item, threads, whole=False)
+        count = -(-columns // share)
+        b.each()
+        write(Share(b, share, count, 0), [share] * (count - 1) + [columns - (count - 1) * share])
+    else:
+        share = even_share(columns, p.k, SHARE, TOGETHER) if dots else _side_by_side(columns, item, threads, whole=True)
+        count = in_shares(b, columns, share, threads, write)
+    return b.plan(result, count=count, threads=threads, release_gil=p.flops >= SMALL_FLOPS, same=("c",))
 
 
 def _placed(array: Pointer, at: Share, column: int) -> Pointer:
@@ -174,11 +182,15 @@ def _rows(b: Builder, p: MatmulProblem, sides: _Sides, wide: np.dtype[Any]) -> P
     return work
 
 
-def _share(columns: int, length: int, item: int, dots: bool) -> int:
-    """Returns how many columns an item takes."""
-    if dots:
-        return even_share(columns, length, SHARE, TOGETHER)
-    parts = max(-(-columns // MOST_COLUMNS), min(ITEMS, columns * item // ROW_BYTES), 1)
-    parts += parts % 2 if parts > 1 else 0  # what two threads take is as much
-    share = -(-columns // parts)
-    return min(-(-share // LINE) * LINE, columns)
+def _side_by_side(columns: int, item: int, threads: int, *, whole: bool) -> int:
+    """Returns how many columns that lie side by side an item takes: lines of the cache, and as many items for each thread.
+
+    All items are `whole`, and less than a line for each is left, or the last item is smaller.
+
+    >>> _side_by_side(1300, 8, 2, whole=True), _side_by_side(1300, 8, 2, whole=False), _side_by_side(20, 4, 16, whole=False)
+    (216, 224, 16)
+    """
+    size, line = columns * item // threads, LINE // item
+    parts = threads * max(-(-size // MOST_BYTES), min(size // LEAST_BYTES, 2), 1)
+    share = columns // parts if whole else -(-columns // parts) + line - 1
+    return min(max(share // line, 1) * line, columns)

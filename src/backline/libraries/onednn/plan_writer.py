@@ -80,7 +80,7 @@ def fits(o: Operand) -> bool:
 class Images(NamedTuple):
     """Dense images whose channels are brought from one side to the other: sizes, bytes of an element, and where channels were."""
 
-    count: int
+    number: int
     channels: int
     points: int
     item: int
