@@ -145,12 +145,7 @@ struct Activated {
             exponential<T, Bytes>(x);
         } else {
             V low;
-            if constexpr (Parts == 2) {
-                in_double(x.one, low.one, of);
-                in_double(x.other, low.other, of);
-            } else {
-                in_double(x, low, of);
-            }
+            in_double(x, low, of);
             exponential<T, Bytes>(x, low);
         }
     }
@@ -164,6 +159,12 @@ struct Activated {
         x = __builtin_convertvector(wide, F);
         wide = wide - __builtin_convertvector(x, Wide);
         low = __builtin_convertvector(wide, F);
+    }
+
+    template <class F, class Of>
+    static BACKLINE_INLINE void in_double(Two<F> &x, Two<F> &low, Of of) {
+        in_double(x.one, low.one, of);
+        in_double(x.other, low.other, of);
     }
 
     // -|x|

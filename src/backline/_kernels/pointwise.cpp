@@ -32,8 +32,8 @@ struct Values {
     static BACKLINE_INLINE void run(const Pointwise &p, int64_t n, const char *x, char *y) {
         using Source = InMemory<S, T>;
         if constexpr (kComputedIn<S, T>) {
-            // Of formulas for 16 bits, which are short chains, four fit into the registers.
-            constexpr int parts = Bytes == 64 && sizeof(Source) < sizeof(T) ? 4 : 2;
+            // A formula is a long chain: while one waits for it, others go on. AVX-512 has the registers for four.
+            constexpr int parts = Bytes == 64 ? 4 : 2;
             using E = ElementsTogether<Source, T, Bytes, parts>;
             const Source *from = reinterpret_cast<const Source *>(x);
             Source *to = reinterpret_cast<Source *>(y);
