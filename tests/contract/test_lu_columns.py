@@ -93,6 +93,10 @@ def test_systems_and_determinants(library: str, dtype: str, rng: np.random.Gener
                 assert distance(x @ a, b.T, kind) < 100, (n, k, threads)
         for threads, (found,) in divided(library, "linalg.det", (a / (2 * n)).astype(kind)):
             assert abs(found - exact) <= 200 * n * roundoff(kind) * abs(exact), (n, threads)
+        for matrix in (a, np.asfortranarray(a)):
+            for threads, (inverse,) in divided(library, "linalg.inv", matrix):
+                assert distance(a @ inverse, np.eye(n, dtype=kind), kind) < 100, (n, threads)
+                assert inverse.shape == (n, n), (n, threads)
         for threads, (p, lower, upper) in divided(library, "linalg.lu", a):
             assert distance(p @ lower @ upper, a, kind) < 30, (n, threads)
 
@@ -101,7 +105,7 @@ def test_systems_and_determinants(library: str, dtype: str, rng: np.random.Gener
 def test_singular_matrices_and_such_that_are_not_finite(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     need(library)
     n = 40
-    keys = tuple(f"{library}.{name}@n" for name in (f"getrf{SPLIT}", f"getrs{SPLIT}"))
+    keys = tuple(f"{library}.{name}@n" for name in (f"getrf{SPLIT}", f"getrs{SPLIT}", f"getri{SPLIT}"))
     monkeypatch.setattr(ranking, "order_of", lambda problem, own=True: keys)
     backline.set_num_threads(3)
     for at in (0, 7, 8, 9, 31, 39):
@@ -110,10 +114,13 @@ def test_singular_matrices_and_such_that_are_not_finite(library: str, monkeypatc
         assert linalg.lu_factor_ex(singular).info == at + 1
         assert backline.explain().algorithm == f"getrf{SPLIT}"
         assert linalg.solve_ex(singular, np.ones(n)).info == at + 1
+        assert linalg.inv_ex(singular).info == at + 1
+        assert backline.explain().algorithm == f"getri{SPLIT}"
         assert linalg.det(singular) == 0
     unknown = np.eye(n)
     unknown[5, 5] = np.nan
     assert np.isnan(linalg.det(unknown)) and np.isnan(linalg.solve(unknown, np.ones(n))).any()
+    assert np.isnan(linalg.inv(unknown)).any()
 
 
 def test_where_the_same_bits_are_asked_for_blocks_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,8 +72,7 @@ LEAST_SPLIT = 1e7  # of one whose LU they share where bits may differ
 LEAST_IN_PANELS, MOST_IN_PANELS = 512, 64  # rows and right-hand sides of systems that are solved panel by panel
 
 
-SPLIT_LU = ("linalg.lu_factor", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
-LU_INSIDE = (*SPLIT_LU, "linalg.inv")
+LU_INSIDE = tuple(f"linalg.{name}" for name in ("lu_factor", "solve", "inv", "det", "slogdet", "lu"))
 
 
 def _routines(problem: LinalgProblem) -> dict[str, tuple[str, ...]]:
@@ -150,9 +149,9 @@ def _in_parts(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> It
 
 
 def _split(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> Iterator[Algorithm]:
-    """Lists the LU of one matrix whose columns threads share. Its plan has steps for each panel, and is made for one shape."""
-    needs = IN_PARTS.get(p.op, {}).get(name, ())
-    if p.op not in SPLIT_LU or threads == 1 or not blas.pool or p.items != 1 or p.flops < LEAST_SPLIT or fixed_order.asked():
+    """Lists the LU of one matrix whose columns threads share, and what is solved with it. Its plan has steps for each panel, and is made for one shape."""
+    needs = IN_PARTS.get(p.op, {}).get(name)
+    if needs is None or p.op not in LU_INSIDE or threads == 1 or not blas.pool or p.items != 1 or p.flops < LEAST_SPLIT or fixed_order.asked():
         return
     if all(blas.native.lapack(routine_name(each, p.dtype)) for each in needs):
         yield Algorithm(
