@@ -149,9 +149,11 @@ def _in_parts(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> It
 
 
 def _split(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> Iterator[Algorithm]:
-    """Lists the LU of one matrix whose columns threads share, and what is solved with it. Its plan has steps for each panel, and is made for one shape."""
+    """Lists the LU of one matrix, and what is solved with it, by columns that threads share: steps for each panel, for one shape."""
     needs = IN_PARTS.get(p.op, {}).get(name)
-    if needs is None or p.op not in LU_INSIDE or threads == 1 or not blas.pool or p.items != 1 or p.flops < LEAST_SPLIT or fixed_order.asked():
+    if needs is None or p.op not in LU_INSIDE or threads == 1 or not blas.pool or fixed_order.asked():
+        return
+    if p.items != 1 or p.flops < LEAST_SPLIT:
         return
     if all(blas.native.lapack(routine_name(each, p.dtype)) for each in needs):
         yield Algorithm(
