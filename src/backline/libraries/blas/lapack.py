@@ -149,7 +149,7 @@ def _in_parts(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> It
 
 
 def _split(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> Iterator[Algorithm]:
-    """Lists the LU of one matrix, and what is solved with it, by columns that threads share: steps for each panel, for one shape."""
+    """Lists the LU of one matrix, and what follows it, by columns that threads share: steps for each panel, for one shape."""
     needs = IN_PARTS.get(p.op, {}).get(name)
     if needs is None or p.op not in LU_INSIDE or threads == 1 or not blas.pool or fixed_order.asked():
         return
