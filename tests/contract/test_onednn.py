@@ -5,6 +5,7 @@ The references here are written for these tests: sums over the places of a kerne
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import threading
@@ -18,8 +19,10 @@ from hypothesis import strategies as st
 
 import backline
 from backline import libraries, switches
+from backline.errors import OutOfMemory
 from backline.libraries import errata
 from backline.libraries.base import Algorithm, Refusal
+from backline.libraries.onednn import abi
 from backline.nn import functional as F
 from backline.nn import grad as G
 from support import (
@@ -527,6 +530,34 @@ def test_onednn_moves_channels_beside_another_pool(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(libraries.get("onednn").traits.engine, "pool", "another OpenMP runtime")
     for way, plan, arrays in ways(f"{FN}conv2d", x, w, **options):
         assert plan(*arrays).tobytes() == ours[way.key, way.threads].tobytes(), way.key
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_failure_is_told_though_channels_are_moved_after_it(
+    failing: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """Weights are brought into order, images moved, and the kernel runs; then the result is moved."""
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 16, 12, 12), (32, 16, 3, 3)))
+    native, run = libraries.get("onednn").traits.engine.native, 0
+    signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    execute = signature(native.address("dnnl_primitive_execute"))
+
+    def some(*arguments: Any) -> int:
+        nonlocal run
+        run += 1
+        return abi.OUT_OF_MEMORY if run == failing else execute(*arguments)
+
+    address, failed = native.address, signature(some)
+    place = ctypes.cast(failed, ctypes.c_void_p).value
+    monkeypatch.setattr(native, "address", lambda name: place if name == "dnnl_primitive_execute" else address(name))
+    tried = 0
+    for way, plan, arrays in ways(f"{FN}conv2d", x, w, threads=1):
+        if way.name == "nhwc":
+            run, tried = 0, tried + 1
+            with pytest.raises(OutOfMemory, match="oneDNN failed to run conv"):
+                plan(*arrays)
+            assert run == 2
+    assert tried == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from guarded import placed
 
 import backline
 from backline import _core, linalg
@@ -53,12 +54,27 @@ SHAPES = ((1, 1), (1, 9), (9, 1), (3, 5), (17, 33), (64, 65), (40, 150), (0, 4),
 def test_transposes_write_nothing_else(dtype: str, rng: np.random.Generator) -> None:
     for m, n in (*itertools.product((1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33), repeat=2), (100, 67), (5, 200), (200, 5)):
         values = rng.integers(1, 1 << 15, (m, n)).astype(dtype)
-        for gap in (0, 3):
-            whole = np.zeros((n + 2, m + gap), dtype)
+        for gap, beside in itertools.product((0, 3), (0, 5)):
+            whole, given = np.zeros((n + 2, m + gap), dtype), np.full((m, n + beside), 7, dtype)
+            given[:, :n] = values
             wanted = whole.copy()
             wanted[1:-1, :m] = values.T
-            copy(values, whole[1:-1, :m].T, values.itemsize)
-            assert np.array_equal(whole, wanted), (m, n, gap)
+            copy(given[:, :n], whole[1:-1, :m].T, values.itemsize)
+            assert np.array_equal(whole, wanted), (m, n, gap, beside)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("dtype", ["u2", "u4", "u8"])
+def test_transposes_read_nothing_else(dtype: str, at_end: bool, rng: np.random.Generator) -> None:
+    """A read beyond either end would be one of memory that may not be touched, which ends the process."""
+    for m, n in (*itertools.product((1, 2, 3, 5, 8, 17), repeat=2), (100, 3), (3, 100), (67, 130)):
+        values = rng.integers(1, 1 << 15, (m, n)).astype(dtype)
+        source, before = placed(values, values.strides, at_end=at_end)
+        target, after = placed(np.zeros((n, m), dtype), (m * values.itemsize, values.itemsize), at_end=at_end)
+        copy(source, target.T, values.itemsize)
+        assert np.array_equal(target, values.T), (m, n)
+        before.release()
+        after.release()
 
 
 @pytest.mark.parametrize("dtype", ["i2", "f4", "f8", "c16"])

@@ -29,6 +29,14 @@ inline void by_elements(const Matrix &m, int64_t row, int64_t rows, int64_t col,
         for (int64_t i = row; i < rows; ++i) store(m.to + j * m.column_step + i * Size, load<T>(m.from + i * m.row_step + j * Size));
 }
 
+// Some rows and columns at a time, so that what is read stays in the cache.
+template <int Size>
+inline void by_blocks(const Matrix &m, int64_t rows, int64_t cols) {
+    constexpr int64_t most = 16;
+    for (int64_t i = 0; i < rows; i += most)
+        for (int64_t j = 0; j < cols; j += most) by_elements<Size>(m, i, std::min(i + most, rows), j, std::min(j + most, cols));
+}
+
 // The place of a step of a loop over `count`: the last one repeats some of what the one before did.
 inline int64_t inside(int64_t at, int64_t step, int64_t count) { return std::min(at, count - step); }
 
@@ -62,7 +70,7 @@ BACKLINE_VECTORS __m256i load16(const char *from) {
     return _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
 }
 
-// 16 bytes of each of 32 bytes of rows.
+// As many rows as 32 bytes hold elements, 16 bytes of each.
 template <int Size>
 BACKLINE_VECTORS void tile(const Matrix &m, int64_t row, int64_t col) {
     constexpr int n = 16 / Size;
@@ -77,7 +85,7 @@ BACKLINE_VECTORS void tile(const Matrix &m, int64_t row, int64_t col) {
     for (int k = 0; k < n; ++k) _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + k * m.column_step), v[k]);
 }
 
-// 16 bytes of each of 16 bytes of rows, or of fewer rows, or for fewer columns: all 16 are read and written all the same.
+// As many rows as 16 bytes hold elements, 16 bytes of each; or fewer rows, or columns, whose 16 bytes are read or written all the same.
 template <int Size>
 BACKLINE_VECTORS void small_tile(const Matrix &m, int64_t row, int64_t rows, int64_t col, int64_t cols) {
     constexpr int n = 16 / Size;
@@ -124,7 +132,7 @@ __attribute__((target("avx2"))) void by_small_tiles(const Matrix &m, int64_t row
         for (; (rows - i - n) * cols >= n; i += n) small_tile<Size>(m, i, n, 0, cols);
         by_elements<Size>(m, i, rows, 0, cols);
     } else {
-        by_elements<Size>(m, 0, rows, 0, cols);
+        by_blocks<Size>(m, rows, cols);
     }
 }
 
@@ -146,9 +154,7 @@ template <int Size>
 void transpose(int64_t rows, int64_t cols, const char *from, int64_t row_step, char *to, int64_t column_step) {
     const Matrix m{from, row_step, to, column_step};
     if (has_tiles()) return rows * Size >= 32 && cols * Size >= 16 ? by_tiles<Size>(m, rows, cols) : by_small_tiles<Size>(m, rows, cols);
-    constexpr int64_t most = 16;  // so that what is read stays in the cache
-    for (int64_t i = 0; i < rows; i += most)
-        for (int64_t j = 0; j < cols; j += most) by_elements<Size>(m, i, std::min(i + most, rows), j, std::min(j + most, cols));
+    by_blocks<Size>(m, rows, cols);
 }
 
 template void transpose<2>(int64_t, int64_t, const char *, int64_t, char *, int64_t);

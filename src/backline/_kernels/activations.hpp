@@ -34,7 +34,7 @@ struct NormalTail<double> {  // relative error 4e-17
 };
 
 // The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most, beyond which u times its power rounds
-// to 0 in S: a power of 2, by whose inverse `back` the result is multiplied, makes it vanish there, as 2^-127 does.
+// to 0 in S: a power of 2, by whose inverse `back`, which is 2^back_power, the result is multiplied, makes it vanish there, as 2^-127 does.
 template <class S>
 struct NormalTailPower;
 template <>
@@ -60,7 +60,7 @@ constexpr float kHalfPowerTerms[] = {2.158521444e-05f, -2.615233050e-04f, 2.6042
 constexpr double kTanhScale = 0.79788456080286535588, kTanhCubic = 0.044715;  // sqrt(2 / pi); Hendrycks and Gimpel, arXiv:1606.08415
 constexpr double kDensity = 0.39894228040143267794;                           // 1 / sqrt(2 pi)
 
-// Of one vector, or of two at a time. Results are rounded to S, of which 16-bit floats need no more than some 18 bits.
+// Of one vector, or of two or four at a time. Results are rounded to S, of which 16-bit floats need no more than some 18 bits.
 template <class T, int Bytes, int Parts = 1, class S = T>
 struct Activated {
     using L = Together<T, Bytes, Parts>;

@@ -123,12 +123,14 @@ BACKLINE_INLINE void smaller(Two<V> &to, const Two<V> &one, const Two<V> &other)
 // x becomes x times 2^n for whole n, rounded once, and n the whole number that is nearest to x: each by an instruction of AVX-512.
 template <class V>
 BACKLINE_INLINE void times_power([[maybe_unused]] V &x, [[maybe_unused]] const V &n) {
+    static_assert(sizeof x == 64 && sizeof x[0] == 4 && sizeof x > kPlainBytes);
 #if defined(__x86_64__)
     asm("vscalefps %2, %1, %0" : "=v"(x) : "v"(x), "v"(n));
 #endif
 }
 template <class V>
 BACKLINE_INLINE void nearest([[maybe_unused]] V &n, [[maybe_unused]] const V &x) {
+    static_assert(sizeof x == 64 && sizeof x[0] == 4 && sizeof x > kPlainBytes);
 #if defined(__x86_64__)
     asm("vrndscaleps $8, %1, %0" : "=v"(n) : "v"(x));
 #endif

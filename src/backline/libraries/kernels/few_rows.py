@@ -183,9 +183,10 @@ def _rows(b: Builder, p: MatmulProblem, sides: _Sides, wide: np.dtype[Any]) -> P
 
 
 def _side_by_side(columns: int, item: int, threads: int, *, whole: bool) -> int:
-    """Returns how many columns that lie side by side an item takes: lines of the cache, and as many items for each thread.
+    """Returns how many columns that lie side by side an item takes: whole lines of the cache, about as many for each thread.
 
-    All items are `whole`, and less than a line for each is left, or the last item is smaller.
+    If all items must be `whole`, some columns may be left over, which one thread computes after the others; else the last item is
+    a smaller one.
 
     >>> _side_by_side(1300, 8, 2, whole=True), _side_by_side(1300, 8, 2, whole=False), _side_by_side(20, 4, 16, whole=False)
     (216, 224, 16)

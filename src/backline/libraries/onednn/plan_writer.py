@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import LibraryFailed, OutOfMemory
 from ...native import thread_team
-from ...native.plan_builder import Builder, Pointer
+from ...native.plan_builder import ELEMENT, Builder, Pointer
 from ...problems import Operand, Problem
 from ...problems.memory_layout import batch_offsets, contiguous_strides
 from ..base import failure
@@ -27,6 +27,7 @@ __all__ = ["NOT_FINITE", "Execution", "Place", "Writer", "dense_strides", "fits"
 _F32 = np.dtype(np.float32)
 
 NOT_FINITE = -1  # what the looks at values report in the place of a status
+GROUPS = 8  # groups of steps of one plan whose statuses are told apart
 MOST_PIECES = 1 << 16
 CHUNK = 1 << 15  # elements that are worth a thread to look at them, or to move them
 LINE = 16  # points that are moved together at least
@@ -95,9 +96,10 @@ def turned_images(source: Desc, target: Desc) -> Images | None:
     if len(shape) < 3 or shape != other or any((*blocks, *more)) or source.data_type != target.data_type:
         return None
     layouts = image_strides(shape, False), image_strides(shape, True)
-    if {a, b} != set(layouts):
+    item = source.nbytes // prod(shape)
+    if {a, b} != set(layouts) or item not in ELEMENT:
         return None
-    return Images(shape[0], shape[1], prod(shape[2:]), source.nbytes // prod(shape), a == layouts[1])
+    return Images(shape[0], shape[1], prod(shape[2:]), item, a == layouts[1])
 
 
 def status_failure(plan: Any, problem: Problem, status: int) -> LibraryFailed:
@@ -136,7 +138,6 @@ class Execution:
         given = [abi.exec_args([(arg, m.address) for arg, m in zip(layouts, own, strict=True)]) for own in memories]
         at = writer.b.constant(b"".join(given))
         self._arguments = at[0], at[1], len(given[0]) if items else 0
-        self._status = writer.statuses if items else writer.status
 
     def _of_items(self, addresses: list[int]) -> Any:
         return addresses if self.items else addresses[0]
@@ -144,14 +145,15 @@ class Execution:
     def run(self, pointers: dict[int, Pointer]) -> None:
         """Writes down that it runs over memory at these addresses."""
         b, native = self.writer.b, self.writer.engine.native
+        status = self.writer.statuses if self.items else self.writer.status
         set_data = native.address("dnnl_memory_set_data_handle")
         for arg, pointer in pointers.items():
             stays = not self.items and b.buffers[pointer[0]][0] in ("constant", "kept")
             with b.first() if stays else nullcontext():
-                b.call(set_data, [self._memories[arg], pointer], returns=3, to=self._status)
+                b.call(set_data, [self._memories[arg], pointer], returns=3, to=status)
         streams = self._of_items([stream.address for stream in self._streams])
         execute = native.address("dnnl_primitive_execute")
-        b.call(execute, [self._primitive, streams, self._count, self._arguments], returns=3, to=self._status)
+        b.call(execute, [self._primitive, streams, self._count, self._arguments], returns=3, to=status)
 
 
 class Writer:
@@ -175,9 +177,10 @@ class Writer:
         self.stream = engine.stream()
         self.b.keep.append(self.stream)
         self._arguments: dict[str, Pointer] = {}
-        buffer, _, _ = self.b.info(2 + items)
-        self.status, self.finite, self.statuses = (buffer, 0, 0), (buffer, 4, 0), (buffer, 8, 4)
-        self.b.copy((1, 2 + items), self.b.constant(bytes(4 * (2 + items))), (0, 4), self.status, (0, 4), 4)
+        count = 1 + GROUPS + items
+        buffer, _, _ = self.b.info(count)
+        self.finite, self.status, self.statuses = (buffer, 0, 0), (buffer, 4, 0), (buffer, 4 * (1 + GROUPS), 4)
+        self.b.copy((1, count), self.b.constant(bytes(4 * count)), (0, 4), self.finite, (0, 4), 4)
 
     # where things lie
 
@@ -285,6 +288,13 @@ class Writer:
             return self._turn(images, source.pointer, target.pointer)
         self.run(self.engine.reorder_desc(source.desc, target.desc), {abi.Arg.SRC: source, abi.Arg.DST: target})
 
+    def _next_group(self) -> None:
+        """Close the group of steps. Each call of oneDNN writes its status, so those that follow get another place for theirs."""
+        self.b.each()
+        buffer, at, step = self.status
+        assert at < 4 * GROUPS, "more groups of steps than places for their statuses"
+        self.status = buffer, at + 4, step
+
     def _turn(self, images: Images, source: Pointer, target: Pointer) -> None:
         """Bring channels to the other side: images divided among the threads, or points of each where there are few images."""
         count, channels, points, item, last = images
@@ -294,7 +304,7 @@ class Writer:
         whole, image = points // size, channels * points * item
         steps = (points * item, item), (item, channels * item)  # bytes from a channel, and from a point, to the next
         a, b = (steps[1], steps[0]) if last else steps
-        self.b.each()
+        self._next_group()
         for start, length, pieces in ((0, size, whole), (whole * size, points - whole * size, 1)):
             if length:
                 from_, to = (
@@ -316,7 +326,7 @@ class Writer:
         if alone:
             self.b.finite((1, elements), (0, item), dtype, pointer, self.finite, NOT_FINITE)
             return
-        self.b.each()
+        self._next_group()
         parts = self.threads if elements >= self.threads * CHUNK else 1
         size = -(-elements // parts)
         starts = tuple(item * min(i * size, elements - size) for i in range(parts))
@@ -377,8 +387,8 @@ class Writer:
         problem = self.problem
 
         def on_info(plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
-            status, finite, *others = infos
-            status = next(filter(None, others), status)
+            finite, *statuses = infos
+            status = next(filter(None, statuses), 0)
             if finite == NOT_FINITE and status == 0 and exact is not None:
                 return exact(arrays, results[0])
             raise status_failure(plan, problem, status)
