@@ -575,7 +575,7 @@ def test_bits_do_not_depend_on_where_channels_lie(shape: tuple[int, ...], dtype:
         for key in results[0].keys() & results[1].keys():
             compared += 1
             assert results[0][key].tobytes() == results[1][key].tobytes(), key
-    assert compared or lacks(dtype, reasons(f"{FN}conv{dims}d", x, w))
+    assert compared or (dtype == "bfloat16" and not libraries.get("onednn").traits.engine.bf16)
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "negative rows", "negative columns", "steps", "misaligned", "batch last"])

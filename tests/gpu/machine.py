@@ -29,7 +29,7 @@ __all__ = ["ROOT", "Machine", "NotReady"]
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "backline"
 # As CMakeLists.txt has them.
-MODULES: dict[str, tuple[str, ...]] = {"_core": (), "_kernels": ("_core/copy.cpp",), "_exchange": ()}
+MODULES: dict[str, tuple[str, ...]] = {"_core": (), "_kernels": ("_core/copy.cpp", "_core/transpose.cpp"), "_exchange": ()}
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-math-errno"]
 DEFINES = ["-DNPY_TARGET_VERSION=NPY_2_0_API_VERSION"]
 SPECIAL = {
