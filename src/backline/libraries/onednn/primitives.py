@@ -83,7 +83,7 @@ class Desc(Handle):
 
     @property
     def has_layout(self) -> bool:
-        """Whether `layout` can be told: oneDNN hides how it packs some weights."""
+        """Tells whether `layout` is known: oneDNN hides how it packs some weights."""
         return self._number(abi.LayoutQuery.FORMAT_KIND) == abi.BLOCKED
 
     @property
