@@ -154,12 +154,12 @@ def prepare_few_rows(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> 
 
     columns, threads = sides.columns, algorithm.threads
     if not dots and direct and added is None and bias is None:  # nothing but the loop: the last item may be a smaller one
-        share = _side_by_side(columns, item, threads, whole=False)
+        share = _columns_of_item(columns, item, threads, whole=False)
         count = -(-columns // share)
         b.each()
         write(Share(b, share, count, 0), [share] * (count - 1) + [columns - (count - 1) * share])
     else:
-        share = even_share(columns, p.k, SHARE, TOGETHER) if dots else _side_by_side(columns, item, threads, whole=True)
+        share = even_share(columns, p.k, SHARE, TOGETHER) if dots else _columns_of_item(columns, item, threads, whole=True)
         count = in_shares(b, columns, share, threads, write)
     return b.plan(result, count=count, threads=threads, release_gil=p.flops >= SMALL_FLOPS, same=("c",))
 
@@ -182,14 +182,14 @@ def _rows(b: Builder, p: MatmulProblem, sides: _Sides, wide: np.dtype[Any]) -> P
     return work
 
 
-def _side_by_side(columns: int, item: int, threads: int, *, whole: bool) -> int:
+def _columns_of_item(columns: int, item: int, threads: int, *, whole: bool) -> int:
     """Returns how many columns that lie side by side an item takes: whole lines of the cache, about as many for each thread.
 
     If all items must be `whole`, some columns may be left over, which one thread computes after the others; else the last item is
     a smaller one.
 
-    >>> _side_by_side(1300, 8, 2, whole=True), _side_by_side(1300, 8, 2, whole=False), _side_by_side(20, 4, 16, whole=False)
-    (216, 224, 16)
+    >>> _columns_of_item(1300, 8, 2, whole=True), _columns_of_item(1300, 8, 2, whole=False)
+    (216, 224)
     """
     size, line = columns * item // threads, LINE // item
     parts = threads * max(-(-size // MOST_BYTES), min(size // LEAST_BYTES, 2), 1)

@@ -79,7 +79,7 @@ def fits(o: Operand) -> bool:
 
 
 class Images(NamedTuple):
-    """Dense images whose channels are brought from one side to the other: sizes, bytes of an element, and where channels were."""
+    """Dense images that are copied from channels-first to channels-last or, if `last`, back; `item`: bytes of an element."""
 
     number: int
     channels: int
@@ -88,8 +88,8 @@ class Images(NamedTuple):
     last: bool
 
 
-def turned_images(source: Desc, target: Desc) -> Images | None:
-    """Returns the images if one of two layouts has channels first and the other has them last, both without gaps."""
+def images_to_transpose(source: Desc, target: Desc) -> Images | None:
+    """Returns the images if one of two layouts is channels-first and the other channels-last, both without gaps; else None."""
     if not (source.has_layout and target.has_layout):
         return None
     (a, shape, *blocks), (b, other, *more) = source.layout, target.layout
@@ -283,9 +283,9 @@ class Writer:
 
     def move(self, source: Place, target: Place) -> None:
         """Copy from one layout to another."""
-        images = turned_images(source.desc, target.desc)
+        images = images_to_transpose(source.desc, target.desc)
         if images and (self.threads == 1 or self.engine.pool == thread_team.name()):
-            return self._turn(images, source.pointer, target.pointer)
+            return self._transpose_images(images, source.pointer, target.pointer)
         self.run(self.engine.reorder_desc(source.desc, target.desc), {abi.Arg.SRC: source, abi.Arg.DST: target})
 
     def _next_group(self) -> None:
@@ -295,8 +295,8 @@ class Writer:
         assert at < 4 * GROUPS, "more groups of steps than places for their statuses"
         self.status = buffer, at + 4, step
 
-    def _turn(self, images: Images, source: Pointer, target: Pointer) -> None:
-        """Bring channels to the other side: images divided among the threads, or points of each where there are few images."""
+    def _transpose_images(self, images: Images, source: Pointer, target: Pointer) -> None:
+        """Copy images from channels-first to channels-last or back: images, or points of each, are divided among the threads."""
         count, channels, points, item, last = images
         many = self.threads if count * channels * points >= self.threads * CHUNK else 1
         parts = 1 if count % many == 0 or count >= 8 * many else 4 * many
