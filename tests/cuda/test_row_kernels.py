@@ -107,7 +107,10 @@ def test_blocks_share_a_channel_where_there_are_few_channels() -> None:
 def test_sources_name_each_operation_and_dtype() -> None:
     for op, dtype in itertools.product((op for op, name in row_kernels.OPERATIONS.items() if name), row_source.TYPES):
         text = row_kernels.source(op, dtype, "by_rows<{}, 4>")
-        assert f"typedef {row_source.TYPES[dtype][0]} T;" in text and f"by_rows<{row_kernels.OPERATIONS[op]}, 4>(p)" in text
+        name = row_kernels.KEPT.get(op, row_kernels.OPERATIONS[op])
+        assert f"typedef {row_source.TYPES[dtype][0]} T;" in text and f"by_rows<{name}, 4>(p)" in text
+        for body in ("by_rows<{}, 0>", "by_columns<{}>"):
+            assert f"{body.format(row_kernels.OPERATIONS[op])}(p)" in row_kernels.source(op, dtype, body)
 
 
 def test_views_as_arrays_lie() -> None:

@@ -71,14 +71,10 @@ __device__ inline void fetch(const T *x, const L *at, int count, S shift, S *v) 
         for (int j = 0; j < V; ++j) v[j] = j < count ? wide(x[at[j]]) - shift : S(0);
 }
 __device__ inline void store(T *y, const L *at, int count, const S *v) {
-    if (VECTOR && !apart(y + at[0])) {
-        Chunk c;
-        for (int j = 0; j < V; ++j) put(c.each[j], v[j]);
-        *(uint4 *)(y + at[0]) = c.all;
-    } else {
-        for (int j = 0; j < V; ++j)
-            if (j < count) put(y[VECTOR ? at[0] + j : at[j]], v[j]);
-    }
+    if (VECTOR)
+        store(y + at[0], V, !apart(y + at[0]), v);
+    else
+        for (int j = 0; j < V; ++j) if (j < count) put(y[at[j]], v[j]);
 }
 
 __device__ inline S &field(const Batch &p, int which, int part, L c) {

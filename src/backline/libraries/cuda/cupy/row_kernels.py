@@ -38,6 +38,9 @@ OPERATIONS = {
 }  # fmt: skip
 """The operations that there are kernels for, each with the class that it is in `row_source.ROWS`."""
 
+KEPT = {"softmax": "KeptSoftmax", "log_softmax": "KeptLogSoftmax", "layer_norm": "KeptLayerNorm"}
+"""Of operations with two classes, the one for rows that threads keep in registers."""
+
 NAME = "rows"
 NOTE = "one kernel; statistics and sums of channels take one or two more where several blocks share a channel"
 MOST_BLOCKS = (1 << 31) - 1  # of a grid; each takes several rows where there are more
@@ -168,7 +171,8 @@ def source(op: str, dtype: str, body: str = "", **facts: str) -> str:
         defined = "".join(f"#define {name} {value}\n" for name, value in facts.items())
         return defined + head + CHANNELS + (LAYER_SUMS if op == SUMS else BATCH)
     parameters, fields = next(text for end, text in reversed(_SIGNATURES.items()) if op.endswith(end))
-    called = body.format(OPERATIONS[op])
+    kept = body.startswith("by_rows") and not body.endswith(" 0>")
+    called = body.format(KEPT.get(op, OPERATIONS[op]) if kept else OPERATIONS[op])
     bound = f"__launch_bounds__({BLOCK})"
     return f'{head}\nextern "C" __global__ {bound} void {op}({parameters})\n{{ const Given p = {{{fields}}}; {called}(p); }}\n'
 

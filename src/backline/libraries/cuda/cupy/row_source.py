@@ -23,6 +23,23 @@ HEAD = r"""
 typedef long long L;
 struct Half { unsigned short bits; };
 struct BFloat { unsigned short bits; };
+// Whether one instruction rounds two numbers to 16 bits, and one to bfloat16.
+#if !defined(BACKLINE_HOST) && __CUDA_ARCH__ >= 800
+#define BL_PAIRS 1
+__device__ inline unsigned pair(Half, float low, float high) {
+    unsigned bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+__device__ inline unsigned pair(BFloat, float low, float high) {
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+template <class E> __device__ inline unsigned pair(E, E, E) { return 0; }
+#else
+#define BL_PAIRS 0
+#endif
 #ifndef BACKLINE_HOST
 __device__ inline float bl_half(unsigned short bits) { float v; asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits)); return v; }
 __device__ inline unsigned short bl_half_bits(float v) {
@@ -36,19 +53,28 @@ __device__ inline float wide(BFloat v) { return __uint_as_float((unsigned)v.bits
 template <class E> __device__ inline E wide(E v) { return v; }
 __device__ inline void put(Half &to, float v) { to.bits = bl_half_bits(v); }
 __device__ inline void put(BFloat &to, float v) {
+#if BL_PAIRS
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(v));
+#else
     const unsigned u = __float_as_uint(v);  // to nearest, ties to even; a NaN keeps its sign and is made quiet
     to.bits = v == v ? (u + 0x7fff + (u >> 16 & 1)) >> 16 : u >> 16 | 0x40;
+#endif
 }
 template <class E> __device__ inline void put(E &to, E v) { to = v; }
 
 typedef ELEMENT T;
 typedef COMPUTE S;
 enum { V = 16 / sizeof(T) };
-union Chunk { uint4 all; T each[V]; };
+union Chunk { uint4 all; T each[V]; unsigned pairs[4]; };
 __device__ inline bool apart(const void *p) { return (unsigned long long)p % 16 != 0; }
 
 __device__ inline S infinity() { return S(__uint_as_float(0x7f800000u)); }
+__device__ inline float finite_limit(float) { return 3.402823466e38f; }
+__device__ inline double finite_limit(double) { return 1.7976931348623157e308; }
+__device__ inline S largest() { return finite_limit(S(0)); }
 __device__ inline bool is_finite(S v) { return v - v == S(0); }
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
+__device__ inline double larger(double a, double b) { return fmax(a, b); }
 __device__ inline float raised(float v) { return expf(v); }
 __device__ inline double raised(double v) { return exp(v); }
 __device__ inline float logged(float v) { return logf(v); }
@@ -60,6 +86,17 @@ __device__ inline double root(double v) { return sqrt(v); }
 __device__ inline S parameter(const void *p, int kind, L i, S none) {
     return kind == 0 ? none : kind == 1 ? wide(((const T *)p)[i]) : S(((const float *)p)[i]);
 }
+// Those of `count` elements from i on.
+__device__ inline void parameters(const void *p, int kind, L i, int count, S none, S *v) {
+    const T *from = (const T *)p + i;
+    if (kind == 1 && count == V && !apart(from)) {
+        Chunk c;
+        c.all = *(const uint4 *)from;
+        for (int j = 0; j < V; ++j) v[j] = wide(c.each[j]);
+    } else {
+        for (int j = 0; j < V; ++j) v[j] = j < count ? parameter(p, kind, i + j, none) : none;
+    }
+}
 """
 
 # Loops over a chunk have a fixed number of steps, so that the compiler unrolls them and keeps the chunk in registers.
@@ -67,9 +104,6 @@ __device__ inline S parameter(const void *p, int kind, L i, S none) {
 STATISTICS = r"""
 __device__ inline S down(S v, int step, int width) { return __shfl_down_sync(0xffffffffu, v, step, width); }
 __device__ inline S first(S v, int width) { return __shfl_sync(0xffffffffu, v, 0, width); }
-
-// The larger of two numbers, or NaN where one is.
-__device__ inline S larger(S a, S b) { return b > a || b != b ? b : a; }
 
 struct Sum {
     S sum;
@@ -87,27 +121,33 @@ struct Two {
     __device__ Two first(int width) const { return {::first(one, width), ::first(other, width)}; }
 };
 
-// The largest element, and the sum of exp(x - largest): one pass over a row gives both.
+// The largest element, NaN aside.
+struct Most {
+    S most;
+    static __device__ Most none() { return {-largest()}; }
+    static __device__ Most join(Most a, Most b) { return {larger(a.most, b.most)}; }
+    __device__ Most down(int step, int width) const { return {::down(most, step, width)}; }
+    __device__ Most first(int width) const { return {::first(most, width)}; }
+};
+
+// That, and the sum of exp(x - largest): one pass over a row gives both. A NaN, or an infinite difference of infinities, makes
+// the sum one; `none` is finite, so that parts without elements make none.
 struct Peak {
     S most, sum;
-    static __device__ S moved(S sum, S from, S to) { return from == to ? sum : sum * raised(from - to); }
-    static __device__ Peak none() { return {-infinity(), S(0)}; }
+    static __device__ Peak none() { return {-largest(), S(0)}; }
     static __device__ Peak join(Peak a, Peak b) {
         const S most = larger(a.most, b.most);
-        return {most, moved(a.sum, a.most, most) + moved(b.sum, b.most, most)};
+        return {most, a.sum * raised(a.most - most) + b.sum * raised(b.most - most)};
     }
     __device__ Peak down(int step, int width) const { return {::down(most, step, width), ::down(sum, step, width)}; }
     __device__ Peak first(int width) const { return {::first(most, width), ::first(sum, width)}; }
-    __device__ void add(const S *v, int count) {
-        S top = most;
-        for (int j = 0; j < V; ++j) if (j < count) top = larger(top, v[j]);
-        S more = S(0);
-        for (int j = 0; j < V; ++j) if (j < count) more += v[j] == top ? S(1) : raised(v[j] - top);
-        sum = moved(sum, most, top) + more;
+    __device__ void add(const S *v) {
+        S top = most, more = S(0);
+        for (int j = 0; j < V; ++j) top = larger(top, v[j]);
+        for (int j = 0; j < V; ++j) more += raised(v[j] - top);
+        sum = sum * raised(most - top) + more;
         most = top;
     }
-    // As x - largest is not a number where the largest is infinite, or NaN is among the elements, nothing in the row is one.
-    __device__ S total() const { return is_finite(most) ? sum : infinity() - infinity(); }
 };
 
 // Count, mean, and sum of the squares of differences from the mean, combined as by T. Chan, G. Golub and R. LeVeque,
@@ -189,29 +229,62 @@ struct Given {
 };
 
 // What operations have unless they say otherwise: one array, and one reduction of it. Those of two go over a row AGAIN, with what
-// the first one gave: `more` takes elements, and `finish` what came of them; `leads` in one thread of a row.
+// the first one gave: `more` takes elements, which it may change where they are kept, and `finish` what came of them; `leads` in
+// one thread of a row. `at` is called before `out` for a chunk; `fill` stands where a chunk has no element.
 struct Plain {
     enum { TWO = 0, REDUCES = 1, AGAIN = 0 };
     typedef Two N;
     static __device__ S shift(S) { return S(0); }
+    static __device__ S fill() { return S(0); }
     __device__ void more(N &, const S *, const S *, int, const Given &, L) const {}
     __device__ void finish(const N &, S, const Given &, L, bool) {}
+    __device__ void at(const Given &, L, int) {}
 };
 
 struct Softmax : Plain {
     typedef Peak M;
-    static __device__ void add(M &m, const S *v, const S *, int count) { m.add(v, count); }
-    S most, total;
-    __device__ Softmax(const M &m, const Given &, L) : most(m.most), total(m.total()) {}
-    __device__ S out(S v, S, const Given &, L) const { return raised(v - most) / total; }
+    static __device__ S fill() { return -infinity(); }
+    static __device__ void add(M &m, const S *v, const S *, int) { m.add(v); }
+    S most, inverse;
+    __device__ Softmax(const M &m, const Given &, L) : most(m.most), inverse(S(1) / m.sum) {}
+    __device__ S out(S v, S, const Given &, L, int) const { return raised(v - most) * inverse; }
 };
 
 struct LogSoftmax : Plain {
     typedef Peak M;
-    static __device__ void add(M &m, const S *v, const S *, int count) { m.add(v, count); }
+    static __device__ S fill() { return -infinity(); }
+    static __device__ void add(M &m, const S *v, const S *, int) { m.add(v); }
     S most, total;
-    __device__ LogSoftmax(const M &m, const Given &, L) : most(m.most), total(logged(m.total())) {}
-    __device__ S out(S v, S, const Given &, L) const { return v - most - total; }
+    __device__ LogSoftmax(const M &m, const Given &, L) : most(m.most), total(logged(m.sum)) {}
+    __device__ S out(S v, S, const Given &, L, int) const { return v - most - total; }
+};
+
+// Of rows that threads keep: a second reduction takes less than what combines sums for different largest elements.
+struct KeptSoftmax : Plain {
+    enum { AGAIN = 1 };
+    typedef Most M;
+    typedef Sum N;
+    static __device__ S fill() { return -infinity(); }
+    static __device__ void add(M &m, const S *v, const S *, int) {
+        for (int j = 0; j < V; ++j) m.most = larger(m.most, v[j]);
+    }
+    S most, inverse;
+    __device__ KeptSoftmax(const M &m, const Given &, L) : most(m.most) {}
+    __device__ void more(N &sums, S *v, const S *, int, const Given &, L) const {
+        for (int j = 0; j < V; ++j) sums.sum += v[j] = raised(v[j] - most);
+    }
+    __device__ void finish(const N &sums, S, const Given &, L, bool) { inverse = S(1) / sums.sum; }
+    __device__ S out(S v, S, const Given &, L, int) const { return v * inverse; }
+};
+
+struct KeptLogSoftmax : KeptSoftmax {
+    S total;
+    __device__ KeptLogSoftmax(const M &m, const Given &p, L row) : KeptSoftmax(m, p, row) {}
+    __device__ void more(N &sums, const S *v, const S *, int, const Given &, L) const {
+        for (int j = 0; j < V; ++j) sums.sum += raised(v[j] - most);
+    }
+    __device__ void finish(const N &sums, S, const Given &, L, bool) { total = logged(sums.sum); }
+    __device__ S out(S v, S, const Given &, L, int) const { return v - most - total; }
 };
 
 // Of the result x and the gradient g.
@@ -225,7 +298,7 @@ struct SoftmaxGrad : Plain {
     }
     S sum;
     __device__ SoftmaxGrad(const M &m, const Given &, L) : sum(m.sum) {}
-    __device__ S out(S v, S g, const Given &, L) const { return v * (g - sum); }
+    __device__ S out(S v, S g, const Given &, L, int) const { return v * (g - sum); }
 };
 
 struct LogSoftmaxGrad : Plain {
@@ -238,20 +311,52 @@ struct LogSoftmaxGrad : Plain {
     }
     S sum;
     __device__ LogSoftmaxGrad(const M &m, const Given &, L) : sum(m.sum) {}
-    __device__ S out(S v, S g, const Given &, L) const { return g - raised(v) * sum; }
+    __device__ S out(S v, S g, const Given &, L, int) const { return g - raised(v) * sum; }
+};
+
+// Elements times a weight, plus a bias.
+struct Scaled : Plain {
+    S w[V], b[V];
+    __device__ void at(const Given &p, L i, int count) {
+        parameters(p.weight, p.weight_kind, i, count, S(1), w);
+        parameters(p.bias, p.bias_kind, i, count, S(0), b);
+    }
 };
 
 // Differences from the first element are small where the mean is large beside the deviation, so their mean has more digits.
-struct LayerNorm : Plain {
+struct LayerNorm : Scaled {
     typedef Moments M;
     static __device__ S shift(S first) { return is_finite(first) ? first : S(0); }
     static __device__ void add(M &m, const S *v, const S *, int count) { m.add(v, count); }
     S mean, inverse;
     __device__ LayerNorm(const M &m, const Given &p, L) : mean(m.mean), inverse(S(1) / root(m.variance() + S(p.eps))) {}
-    __device__ S out(S v, S, const Given &p, L i) const {
+    __device__ S out(S v, S, const Given &p, L, int j) const {
         v = (v - mean) * inverse;
-        if (!p.weight_kind && !p.bias_kind) return v;
-        return v * parameter(p.weight, p.weight_kind, i, S(1)) + parameter(p.bias, p.bias_kind, i, S(0));
+        return p.weight_kind || p.bias_kind ? v * w[j] + b[j] : v;
+    }
+};
+
+// Of rows that threads keep: the mean, then the squares of differences from it.
+struct KeptLayerNorm : Scaled {
+    enum { AGAIN = 1 };
+    typedef Sum M, N;
+    static __device__ S shift(S first) { return is_finite(first) ? first : S(0); }
+    static __device__ void add(M &m, const S *v, const S *, int) {
+        S more = S(0);
+        for (int j = 0; j < V; ++j) more += v[j];
+        m.sum += more;
+    }
+    S mean, inverse;
+    __device__ KeptLayerNorm(const M &m, const Given &p, L) : mean(m.sum / S(p.n)) {}
+    __device__ void more(N &sums, const S *v, const S *, int count, const Given &, L) const {
+        S squares = S(0);
+        for (int j = 0; j < V; ++j) squares += j < count ? (v[j] - mean) * (v[j] - mean) : S(0);
+        sums.sum += squares;
+    }
+    __device__ void finish(const N &sums, S, const Given &p, L, bool) { inverse = S(1) / root(sums.sum / S(p.n) + S(p.eps)); }
+    __device__ S out(S v, S, const Given &p, L, int j) const {
+        v = (v - mean) * inverse;
+        return p.weight_kind || p.bias_kind ? v * w[j] + b[j] : v;
     }
 };
 
@@ -281,21 +386,21 @@ struct LayerNormGrad : Plain {
         const S values[3] = {shift, mean, inverse};
         for (int k = 0; k < 3; ++k) p.kept[k * p.rows + row] = values[k];
     }
-    __device__ S out(S v, S g, const Given &p, L i) const {
+    __device__ S out(S v, S g, const Given &p, L i, int) const {
         return inverse * (scaled(g, p, i) - level - (v - mean) * inverse * slope);
     }
 };
 
-struct RmsNorm : Plain {
+struct RmsNorm : Scaled {
     typedef Sum M;
-    static __device__ void add(M &m, const S *v, const S *, int count) {
+    static __device__ void add(M &m, const S *v, const S *, int) {
         S more = S(0);
-        for (int j = 0; j < V; ++j) if (j < count) more += v[j] * v[j];
+        for (int j = 0; j < V; ++j) more += v[j] * v[j];
         m.sum += more;
     }
     S inverse;
     __device__ RmsNorm(const M &m, const Given &p, L) : inverse(S(1) / root(m.sum / S(p.n) + S(p.eps))) {}
-    __device__ S out(S v, S, const Given &p, L i) const { return v * inverse * parameter(p.weight, p.weight_kind, i, S(1)); }
+    __device__ S out(S v, S, const Given &, L, int j) const { return v * inverse * w[j]; }
 };
 
 // By statistics that are given for each channel.
@@ -313,19 +418,34 @@ struct BatchNorm : Plain {
     __device__ BatchNorm(const M &, const Given &p, L row) : channel(p.channels ? row % p.channels : -1) {
         if (p.channels && row < p.rows) of(p, channel);
     }
-    __device__ S out(S v, S, const Given &p, L i) {
+    __device__ S out(S v, S, const Given &p, L i, int) {
         if (!p.channels) of(p, i);
         const S y = (v - mean) * scale;
         return p.weight_kind || p.bias_kind ? y * parameter(p.weight, p.weight_kind, p.channels ? channel : i, S(1)) + bias : y;
     }
 };
 
-// `count` elements from p on, which `whole` lets be loaded at once.
-__device__ inline void load(const T *p, int count, bool whole, S shift, S *v) {
+// `count` elements from p on, which `whole` lets be loaded at once; behind them, `fill`.
+__device__ inline void load(const T *p, int count, bool whole, S shift, S *v, S fill = S(0)) {
+    if (whole && count == V) {
+        Chunk c;
+        c.all = *(const uint4 *)p;
+        for (int j = 0; j < V; ++j) v[j] = wide(c.each[j]) - shift;
+    } else {
+        for (int j = 0; j < V; ++j) v[j] = j < count ? wide(p[j]) - shift : fill;
+    }
+}
+__device__ inline void store(T *p, int count, bool whole, const S *v) {
     Chunk c;
-    if (whole && count == V) c.all = *(const uint4 *)p;
-    else for (int j = 0; j < V; ++j) if (j < count) c.each[j] = p[j];
-    for (int j = 0; j < V; ++j) v[j] = j < count ? wide(c.each[j]) - shift : S(0);
+    if (BL_PAIRS && sizeof(T) == 2) {
+#if BL_PAIRS
+        for (int j = 0; j < V / 2; ++j) c.pairs[j % 4] = pair(T(), v[2 * j], v[2 * j + 1]);
+#endif
+    } else {
+        for (int j = 0; j < V; ++j) put(c.each[j], v[j]);
+    }
+    if (whole && count == V) *(uint4 *)p = c.all;
+    else for (int j = 0; j < V; ++j) if (j < count) p[j] = c.each[j];
 }
 
 __device__ inline int held(L n, L at) { return n - at >= V ? V : n > at ? int(n - at) : 0; }
@@ -342,14 +462,14 @@ template <class Op, int K> __device__ void by_rows(const Given p) {
         typename Op::M m = Op::M::none();
         S v[K ? K : 1][V], h[K && Op::TWO ? K : 1][V];
         auto fetch = [&](L i, int count) {
-            load(x + i, count, whole, shift, v[0]);
+            load(x + i, count, whole, shift, v[0], Op::fill());
             if (Op::TWO) load(g + i, count, whole, S(0), h[0]);
         };
         if (K) {
 #pragma unroll
             for (int k = 0; k < K; ++k) {
                 const int count = held(n, at + k * step);
-                load(x + at + k * step, count, whole, shift, v[k]);
+                load(x + at + k * step, count, whole, shift, v[k], Op::fill());
                 if (Op::TWO) load(g + at + k * step, count, whole, S(0), h[Op::TWO ? k : 0]);
                 Op::add(m, v[k], h[Op::TWO ? k : 0], count);
             }
@@ -378,11 +498,9 @@ template <class Op, int K> __device__ void by_rows(const Given p) {
             for (L i = at + k * step; i < n; i += K ? n : step) {
                 const int count = held(n, i);
                 if (!K) fetch(i, count);
-                Chunk c;
-                for (int j = 0; j < V; ++j)
-                    if (j < count) put(c.each[j], op.out(v[k][j], h[Op::TWO ? k : 0][j], p, i + j));
-                if (whole && count == V) *(uint4 *)(y + i) = c.all;
-                else for (int j = 0; j < V; ++j) if (j < count) y[i + j] = c.each[j];
+                op.at(p, i, count);
+                for (int j = 0; j < V; ++j) v[k][j] = op.out(v[k][j], h[Op::TWO ? k : 0][j], p, j < count ? i + j : i, j);
+                store(y + i, count, whole, v[k]);
             }
     }
 }
@@ -396,7 +514,7 @@ template <class Op> __device__ void by_columns(const Given p) {
         typename Op::M m = Op::M::none();
         S v[V], h[V];
         auto fetch = [&](L i, int count) {
-            for (int j = 0; j < V; ++j) v[j] = j < count ? wide(p.x[from + (i + j) * p.inner]) - shift : S(0);
+            for (int j = 0; j < V; ++j) v[j] = j < count ? wide(p.x[from + (i + j) * p.inner]) - shift : Op::fill();
             for (int j = 0; j < V; ++j) h[j] = Op::TWO && j < count ? wide(p.g[from + (i + j) * p.inner]) : S(0);
         };
         for (L i = (L)threadIdx.y * V; i < n; i += step) {
@@ -416,7 +534,8 @@ template <class Op> __device__ void by_columns(const Given p) {
         }
         for (L i = threadIdx.y; i < n; i += blockDim.y) {
             const L place = from + i * p.inner;
-            put(p.y[place], op.out(wide(p.x[place]) - shift, Op::TWO ? wide(p.g[place]) : S(0), p, i));
+            op.at(p, i, 1);
+            put(p.y[place], op.out(wide(p.x[place]) - shift, Op::TWO ? wide(p.g[place]) : S(0), p, i, 0));
         }
     }
 }
