@@ -155,7 +155,8 @@ class Sparsity(Recording):
         a = self.things[sparse_mat_descr]
         assert is_sparse_a == 1 and op == 0
         groups = _at(d_in, TYPES[a["value_type"]], a["rows"], a["cols"], a["ld"]).reshape(a["rows"], -1, 4)
-        ctypes.c_int32.from_address(d_valid).value = int((np.count_nonzero(groups != 0, axis=-1) > 2).any())
+        if (np.count_nonzero(groups != 0, axis=-1) > 2).any():  # the library writes no 0
+            ctypes.c_int32.from_address(d_valid).value = 1
 
     def _sp_mma_compressed_size2(self, sparse_mat_descr: int) -> tuple[int, int]:
         a = self.things[sparse_mat_descr]

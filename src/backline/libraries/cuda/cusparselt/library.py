@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -154,9 +154,9 @@ def _algorithms(context: Any, problem: SparseProblem, threads: int) -> Iterator[
         return
     version = presence.presence("cusparselt").version()
     reason = refusal(problem, capability(index_of(problem)), None if version is None else int(version))
-    largest = presence.max_alg_id() if problem.parameter("alg_id") else None
-    if not reason and largest is not None and int(problem.parameter("alg_id")) >= largest:
-        reason = f"the call asks for algorithm {problem.parameter('alg_id')}; this version has {largest}, from 0 on"
+    asked = int(problem.parameter("alg_id") or 0)
+    if not reason and asked and asked >= (count := _count_of_algorithms(problem)):
+        reason = f"the call asks for algorithm {asked}; for this product it has {count}, from 0 on"
     if reason:
         yield Refusal("cusparselt", "sparse", reason)
         return
@@ -164,6 +164,15 @@ def _algorithms(context: Any, problem: SparseProblem, threads: int) -> Iterator[
     if problem.parameter("split_k", 1) != 1 and problem.dtype.name != "int8":
         traits = ("fp16 split-k",) if problem.dtype.name == "float16" else ("bf16 split-k",)
     yield Algorithm(library="cusparselt", name="sparse", level="threads", basis="promise", traits=traits)
+
+
+def _count_of_algorithms(problem: SparseProblem) -> int:
+    """Returns how many algorithms there are for a product: it depends on dtype and layouts, 47, 28 or 8 on one device."""
+    asked = ("alg_id", "split_k", "split_k_mode")
+    plain = replace(problem, parameters=tuple((name, value) for name, value in problem.parameters if name not in asked))
+    device = index_of(problem)
+    with bindings.cupy().cuda.Device(device):
+        return _Matmul(plain, recipe(plain), device).attribute("CONFIG_MAX_ID")
 
 
 def _prepare(context: Any, problem: SparseProblem, algorithm: Algorithm) -> DevicePlan:
@@ -279,7 +288,7 @@ class _Compress(_Step):
         cupy, lt, p = bindings.cupy(), self.lt, self.p
         x, stream = self.input(x), current_stream()
         if p.parameter("check"):
-            wrong = cupy.empty((1,), np.int32)
+            wrong = cupy.zeros((1,), np.int32)  # 0.8 writes a 1 where it finds something, and nothing where it does not
             with self.lock:
                 lt.sp_mma_prune_check2(self.handle, self.matrix, FIRST, PLAIN, x.data.ptr, wrong.data.ptr, stream)
             if int(wrong.get()[0]):  # waits, as the function says
@@ -322,6 +331,14 @@ class _Matmul(_Step):
         self.nbytes = int(lt.matmul_get_workspace(handle, self.plan))
         self.scalars = np.array([1, 0], np.float32)  # alpha and beta, of float32 whatever is multiplied
         self.part, self.b, self.out = p.index("part"), p.index("b"), p.index("out")
+
+    def attribute(self, name: str) -> int:
+        """Returns an attribute of the algorithm."""
+        attribute = self.lt.MatmulAlgAttribute[name]
+        cell = np.zeros(1, self.lt.get_matmul_alg_attribute_dtype(attribute))
+        with self.lock:
+            self.lt.matmul_alg_get_attribute(self.handle, self.choice, attribute, cell.ctypes.data, cell.nbytes)
+        return int(cell[0])
 
     def __call__(self, *arrays: Any) -> Any:
         p = self.p
@@ -369,16 +386,8 @@ class _Search(_Matmul):
     """The fastest way: the library times those it has, on what lies in the arrays, and writes the result nowhere."""
 
     def __call__(self, *arrays: Any) -> Any:
-        lt = self.lt
-        self.run(arrays, lt.matmul_search)
-        found = []
-        for name in ("CONFIG_ID", "SPLIT_K", "SPLIT_K_MODE"):
-            attribute = lt.MatmulAlgAttribute[name]
-            cell = np.zeros(1, lt.get_matmul_alg_attribute_dtype(attribute))
-            with self.lock:
-                lt.matmul_alg_get_attribute(self.handle, self.choice, attribute, cell.ctypes.data, cell.nbytes)
-            found.append(int(cell[0]))
-        alg_id, parts, mode = found
+        self.run(arrays, self.lt.matmul_search)
+        alg_id, parts, mode = map(self.attribute, ("CONFIG_ID", "SPLIT_K", "SPLIT_K_MODE"))
         return (alg_id, parts, mode) if parts > 1 else (alg_id, 1, 2)  # without parts their mode says nothing
 
 
