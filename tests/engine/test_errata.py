@@ -23,6 +23,7 @@ from backline.libraries.erratum import Erratum
 from backline.nn import functional, grad
 from backline.problems import Problem
 from backline.problems.op_registry import operations
+from recurrent import make
 from support import clean, problem_of
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -326,6 +327,13 @@ def _convolution(dtype: Any, axes: int) -> Any:
     return backline.explain(getattr(functional, f"conv{axes}d"), np.empty(shape, dtype), np.empty(shape, dtype)).problem
 
 
+def _recurrent(mode: str, dtype: Any = np.float16, directions: int = 2) -> Any:
+    call = make(np.random.default_rng(1), mode, 3, 8, 16, 16, bidirectional=directions == 2, dtype=dtype)
+    x, hx, *others = call.values()
+    y, last = np.empty((3, 8, 16 * directions), dtype), (hx if mode == "lstm" else (hx,))
+    return backline.explain(getattr(grad, f"{mode}_backward"), x, hx, others[0], y, *last, *others[1:]).problem
+
+
 GPU_ROWS = [
     # row, problem, algorithm, versions and capabilities with the defect, and without
     ("cudnn-attention-partial-tile", lambda: _attention(128, 261), "sdpa", [(91500, 9, 0), (90800, 8, 0)], [(91501, 9, 0)]),
@@ -350,6 +358,12 @@ GPU_ROWS = [
     ("cudnn-conv3d-half", lambda: _convolution(np.float16, 2), "conv", [], [(91000, 9, 0)]),
     ("cudnn-conv3d-tf32", lambda: _convolution(np.float32, 3), "conv_tf32", [(91002, 8, 0), (91500, 9, 0)], [(91600, 9, 0)]),
     ("cudnn-conv3d-tf32", lambda: _convolution(np.float32, 3), "conv", [], [(91002, 9, 0)]),
+    ("cudnn-rnn-small-half", lambda: _recurrent("rnn_tanh"), "rnn_small", [(91900, 9, 0), (90800, 8, 0)], []),
+    ("cudnn-rnn-small-half", lambda: _recurrent("rnn_relu"), "rnn_small", [(91900, 9, 0)], []),
+    ("cudnn-rnn-small-half", lambda: _recurrent("rnn_tanh"), "rnn", [], [(91900, 9, 0)]),
+    ("cudnn-rnn-small-half", lambda: _recurrent("rnn_tanh", directions=1), "rnn_small", [], [(91900, 9, 0)]),
+    ("cudnn-rnn-small-half", lambda: _recurrent("rnn_tanh", np.float32), "rnn_small", [], [(91900, 9, 0)]),
+    ("cudnn-rnn-small-half", lambda: _recurrent("lstm"), "rnn_small", [], [(91900, 9, 0)]),
     ("cudnn-engine-5", lambda: _convolution(np.float32, 2), "conv", [(92000, 8, 6), (90800, 8, 6)], [(92000, 9, 0)]),
     ("cudnn-engines-58-63", lambda: _convolution(np.float32, 2), "conv", [(92000, 12, 0)], [(92000, 9, 0), (92000, 10, 0)]),
 ]  # fmt: skip

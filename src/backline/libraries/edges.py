@@ -16,6 +16,7 @@ from ..problems.fft_problem import FftProblem, largest_factor
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.matmul_problem import MatmulProblem, ProductProblem
 from ..problems.packed_attention_problem import PackedAttentionProblem
+from ..problems.rnn_problem import RnnProblem
 
 __all__ = ["EDGES", "edge"]
 
@@ -211,3 +212,9 @@ def _short_and_smooth(n: int) -> bool:
         return n <= 1 << 20
     factor = largest_factor(n)
     return (n <= 4096 and factor <= 13) or (n <= 1 << 17 and n % 64 == 0 and factor <= 5)
+
+
+@edge
+def both_directions(p: RnnProblem) -> bool:
+    """Recurrent networks that go through a sequence in both directions."""
+    return p.directions == 2

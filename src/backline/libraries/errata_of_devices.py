@@ -1,6 +1,7 @@
 """Shipped errata of libraries for GPUs: rows of `errata_table`.
 
-None was seen here: each rests on public reports, which it names. Versions are written as cuDNN counts them, 91501 for 9.15.1.
+Each rests on public reports, which it names, or on what row of the check on a GPU showed it (docs/devices.md). Versions are
+written as cuDNN counts them, 91501 for 9.15.1.
 """
 
 from __future__ import annotations
@@ -75,6 +76,20 @@ ROWS: tuple[Erratum, ...] = (
         condition="attention with fewer heads of keys than of queries, and fewer than 8 of them: wrong numbers",
         evidence="PyTorch issue 193893 of 2026-08, B200, 9.19 and 9.20: generated text is corrupted in 92 % of runs, with MATH "
         "and EFFICIENT_ATTENTION in none. No release without it is known.",
+    ),
+    _cudnn(
+        id="cudnn-rnn-small-half",
+        operations=("rnn_tanh_grad", "rnn_relu_grad"),
+        dtypes=("f16",),
+        algorithm="rnn_small",
+        edge="both-directions",
+        condition="gradients of a network of float16 in two directions, with cells of tanh or relu, by the algorithm for small "
+        "hidden sizes: wrong numbers",
+        evidence="Row RNN-1 of the check on a GPU, 2026-11, H100, 9.19.0: gradients of the input, and of the weights in one of "
+        "the directions, are off by their own size, the same each time, for hidden sizes of 64, 128 and 256 (33 is right), "
+        "whatever lies in the workspace; PyTorch 2.11 with this cuDNN is off as far. LSTM, GRU, bfloat16, float32, one "
+        "direction and the standard algorithm are right. Which releases and devices have it is not known, so every one is "
+        "assumed to.",
     ),
     _cudnn(
         id="cudnn-conv3d-half",
