@@ -53,6 +53,7 @@ class Check:
         self.recorders: dict[str, Recorder] = {}
         self.asked: dict[str, str] = {}  # what tests need -> why it is missing; empty where it is not
         self.current: Recorder | None = None
+        self.lost = ""  # the test after which the device answers everything with an error
         self.log: list[str] = []
         self.lock = threading.RLock()
         self.ended = False
@@ -147,6 +148,8 @@ class Check:
         if self.spent() > self.deadline:
             self.results.deadline_hit = True
             pytest.skip(f"not reached: {self.deadline:g} s are over")
+        if self.lost:
+            pytest.skip(f"not reached: the device was lost in {self.lost}; --gpu-rows=IDS runs some rows alone")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -159,6 +162,8 @@ class Check:
                     mine.outcome = "failed"
                     mine.evidence.append(f"{item.name} {report.when}: {_last_line(report)}")
                     self.log.append(f"{item.nodeid} {report.when}\n{report.longreprtext}\n")
+                    why = "" if self.lost else self.machine.lost()
+                    self.lost = self.lost or (f"{item.nodeid} ({why})" if why else "")
                 elif report.skipped and mine.outcome != "failed":
                     mine.outcome = "not_reached"
                     mine.evidence.append(f"{item.name}: {_last_line(report)}")

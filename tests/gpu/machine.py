@@ -224,6 +224,12 @@ class Machine:
             return ""
         return f"{'compute capability' if capability else presence(name).title} {least} or later is needed, and this is {having}"
 
+    def lost(self) -> str:
+        """Returns the error that the device answers everything with; "" while it can be used."""
+        from backline.libraries.cuda.common import faults
+
+        return faults.lost(0)
+
     def description(self) -> dict[str, Any]:
         """Returns what the file of results says of it."""
         runtime, device = self.cupy().cuda.runtime, self.device()

@@ -44,7 +44,8 @@ def test_views_that_begin_anywhere(row: Any, xp: Any, by: int) -> None:
                 assert far < (1e-2 if found.dtype == np.float16 else FINE), name
             out = moved(xp, np.zeros_like(square), by)
             assert backline.matmul(xp.asarray(square), xp.asarray(square), out=out) is out
-            assert error(out.copy(), wide(square) @ wide(square)) < FINE
+            # Fetched as bytes: CuPy's own kernels, copy() among them, read whole elements, and lose the device.
+            assert error(out, wide(square) @ wide(square)) < FINE
 
 
 @pytest.mark.gpu(row="ARR-2")

@@ -204,17 +204,17 @@ def test_halves_are_summed_in_float32(row: Any, xp: Any, images: Callable[..., C
 
 
 @pytest.mark.gpu(row="CONV-4")
-@pytest.mark.parametrize("benchmark", [False, True])
+@pytest.mark.parametrize("timing", [False, True])  # not "benchmark": a plug-in of pytest has a fixture of that name
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 def test_every_way_to_choose_a_plan(
-    row: Any, images: Callable[..., Convolution], benchmark: bool, deterministic: bool, precision: str, rehearsed: bool
+    row: Any, images: Callable[..., Convolution], timing: bool, deterministic: bool, precision: str, rehearsed: bool
 ) -> None:
     row.expect(
         "forward and gradients right for benchmark x deterministic x precision; the second call builds nothing and has the same plan"
     )
-    values = {"cudnn.benchmark": benchmark, "cudnn.deterministic": deterministic, PRECISION: precision}
-    made, label = images(last=True), f"benchmark {benchmark}, deterministic {deterministic}, {precision}"
+    values = {"cudnn.benchmark": timing, "cudnn.deterministic": deterministic, PRECISION: precision}
+    made, label = images(last=True), f"benchmark {timing}, deterministic {deterministic}, {precision}"
     for op in OPS:
         with anew(values):
             first = made.run(op)
@@ -227,7 +227,7 @@ def test_every_way_to_choose_a_plan(
         assert found < (CLOSE if precision == "ieee" else COARSE)
         assert not deterministic or same_bits([first, second])
         row.observe(found, f"{op}, {label}: {name}")
-        if not benchmark:
+        if not timing:
             assert not timed and plans.ready[0] == min(plans.ready), "the first of the heuristics' list that runs"
             continue
         assert len(timed) <= 10 and (len(timed) > 1 or len(plans.ready) == 1)

@@ -45,7 +45,8 @@ def test_products_of_float8(row: Any, xp: Any, size: Size, recipe: str, fast: bo
     x, y = (xp.asarray(each.view(np.uint8)).view(each.dtype) for each in (a, b))
     result = scaled_mm(x, y.T, one, recipe, two, recipe, output_dtype="float32", use_fast_accum=fast)
     expected = wide(a) @ wide(b).T * wide(scales[0]).reshape(-1, 1) * wide(scales[1]).reshape(1, -1)
-    found, most = error(result, expected), 1e-2 if fast else 1e-4
+    # The tensor cores of 9.0 keep some 13 bits of a sum, and without fast accumulation the kernels add up sums of a few terms in float32.
+    found, most = error(result, expected), 1e-2 if fast else 5e-4
     row.expect(f"{recipe}, fast accumulation {fast}: error below {most}; by cuBLASLt from 8.9 (rows: 9.0) on, else widened")
     row.observe(found, f"{backline.explain().chosen.key} on {capability(0)}")
     assert found < most

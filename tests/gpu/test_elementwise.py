@@ -238,11 +238,14 @@ def test_running_statistics(row: Any, xp: Any) -> None:
 @pytest.mark.gpu(row="ELEM-3")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_follows_a_product(row: Any, xp: Any, size: Any, dtype: str) -> None:
-    row.expect("bias, residual and activation after cuBLAS's product: near float64; halves rounded once, at the end")
+    row.expect(
+        "bias, residual and activation after cuBLAS's product: near float64; halves rounded once, at the end; "
+        "cuBLASLt rounds them before it adds a residual too, and how often that shows is told"
+    )
     m, k, n = size((96, 512, 160), (9, 64, 20))
     x, weight, bias, residual = (normal(s, dtype, i) for i, s in enumerate(((2, m, k), (n, k), (n,), (2, m, n))))
     weight = (weight.astype(np.float64) / k**0.5).astype(weight.dtype)
-    exact, worst = 1.0, 0.0
+    exact, added, worst = 1.0, 1.0, 0.0
     cases = itertools.product(("gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu"), (False, True), (False, True))
     for activation, biased, more in cases:
         given = {"residual": residual} if more else {}
@@ -254,12 +257,36 @@ def test_what_follows_a_product(row: Any, xp: Any, size: Any, dtype: str) -> Non
             continue  # by the formula of that library; how near it is, LT-3 says
         worst = max(worst, away(found, expected, dtype, f"{activation} {dtype}"))
         if dtype in HALVES:
-            exact = min(exact, float(np.mean(wide(found) == wide(expected.astype(found.dtype)))))
+            share = float(np.mean(wide(found) == wide(expected.astype(found.dtype))))
+            if more and choice.library == "cublaslt":
+                added = min(added, share)
+            else:
+                exact = min(exact, share)
         if activation not in ("relu",):
             assert choice.library == "cublas" and choice.algorithm.endswith("_pointwise"), choice.chosen.key
-    row.observe(f"{dtype}: {worst:.2g} of {TIMES:g} away; {exact:.1%} of all elements are the nearest", choice.chosen.key)
+    row.observe(
+        f"{dtype}: {worst:.2g} of {TIMES:g} away; {exact:.1%} of all elements are the nearest, {added:.1%} by cuBLASLt with a residual",
+        choice.chosen.key,
+    )
     assert worst < TIMES
     assert exact > 0.95, "a half that is rounded twice is not the nearest more often"
+
+
+@pytest.mark.gpu(row="ELEM-3")
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("library", ["cublas", "cublaslt"])
+def test_what_a_product_is_added_to(row: Any, xp: Any, size: Any, dtype: str, library: str) -> None:
+    row.expect("addmm of halves: near float64; how many of its elements are the nearest, as of those that are rounded once, is told")
+    m, k, n = size((192, 512, 160), (9, 64, 20))
+    c, a, b = normal((m, n), dtype, 1), normal((m, k), dtype, 2), normal((k, n), dtype, 3)
+    b = (b.astype(np.float64) / k**0.5).astype(b.dtype)
+    expected = host(backline.addmm, c, a, b)
+    with backline.switches.scope({"cuda.preferred_blas_library": library}):
+        found = backline.addmm(*map(xp.asarray, (c, a, b)))
+        choice = backline.explain()
+    far, share = away(found, expected, dtype, "addmm"), float(np.mean(wide(found) == wide(expected.astype(found.dtype))))
+    row.observe(f"{library} {dtype}: {far:.2g} of {TIMES:g} away; {share:.1%} of all elements are the nearest", choice.chosen.key)
+    assert choice.library == library and far < TIMES
 
 
 @pytest.mark.gpu(row="ELEM-3")

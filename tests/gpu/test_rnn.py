@@ -14,7 +14,7 @@ from backline import nn, switches
 from backline.backends import cudnn
 from backline.errors import NoKernel, NotDeterministic
 from backline.nn import grad as G
-from gpu.arrays import dtype_of, wide
+from gpu.arrays import dtype_of, error, wide
 from gpu.rows import AMPERE
 from recurrent import MODES, make, oracle
 
@@ -22,6 +22,8 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 BFLOAT16 = pytest.mark.gpu(needs=("cudnn >= 91300", AMPERE))
 NEAR = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-12}
 TF32 = 2e-2  # 10 bits of each factor, over several steps
+# Of gradients through relu, where a state that is rounded to the other side of 0 has another gradient: few elements, by all of it.
+KINKED = {"float16": 0.1, "bfloat16": 0.3}
 FORMS = ((1, False, True, False), (1, True, False, True), (3, True, True, False))
 
 
@@ -70,6 +72,13 @@ def farthest(found: list[Any], expected: list[Any], what: str) -> float:
     return most
 
 
+def gradients_off(mode: str, dtype: str, found: list[Any], expected: list[Any], what: str) -> tuple[float, float]:
+    """The distance of gradients, and how far they may be."""
+    if mode == "rnn_relu" and dtype in KINKED:
+        return max(error(got, want) for got, want in zip(found, expected, strict=True)), KINKED[dtype]
+    return farthest(found, expected, what), 40 * NEAR[dtype]
+
+
 @pytest.mark.gpu(row="RNN-1")
 @pytest.mark.parametrize("dtype", [pytest.param(d, marks=BFLOAT16 if d == "bfloat16" else []) for d in DTYPES])
 def test_numbers(row: Any, xp: Any, size: Any, dtype: str) -> None:
@@ -81,12 +90,13 @@ def test_numbers(row: Any, xp: Any, size: Any, dtype: str) -> None:
             call = make(rng, mode, steps, 8, hidden, hidden, layers=layers, bidirectional=two, biases=biases, batch_first=first, dtype=dtype_of(dtype))
             grads = by_results(mode, call, dtype, rng)
             results, changes = both(xp, mode, call, grads)
-            assert backline.explain().library == "cudnn"
+            choice = backline.explain()
+            assert choice.library == "cudnn"
             wanted, wanted_changes = right(mode, call, grads)
-            name = f"{mode} {dtype} {hidden} {layers} {two} {backline.explain().algorithm}"
-            far = farthest(results, wanted, name), farthest(changes, wanted_changes, name)
-            row.observe(name, f"{far[0]:.2g}, gradients {far[1]:.2g}")
-            assert far[0] < 4 * NEAR[dtype] and far[1] < 40 * NEAR[dtype], name
+            name = f"{mode} {dtype} {hidden} {layers} {two} {choice.algorithm}"
+            far, (off, most) = farthest(results, wanted, name), gradients_off(mode, dtype, changes, wanted_changes, name)
+            row.observe(name, f"{far:.2g}, gradients {off:.2g}")
+            assert far < 4 * NEAR[dtype] and off < most, name
 
 
 @pytest.mark.gpu(row="RNN-2")

@@ -317,7 +317,9 @@ def test_cuda(build: Build, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_cuda_is_built_without_driver_or_device(build: Build, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(nowhere), *sys.path])
     named(monkeypatch, "cublas", build("libcublas.so.13", properties("cublasGetProperty")))
-    assert not presence.cuda_is_built()
+    with monkeypatch.context() as alone:  # without a CuPy that is installed here
+        alone.setattr(sys, "path", [str(nowhere)])
+        assert not presence.cuda_is_built()
     (nowhere / "cupy").mkdir()
     (nowhere / "cupy" / "__init__.py").write_text("raise SystemExit('imported')")
     assert presence.cuda_is_built()
