@@ -160,9 +160,9 @@ class LibraryInfo(Record):
 
 
 _CUDA13 = "pip install 'backline[cuda13]'"
-_RECORDED = (
-    "its decisions; its calls against the signatures of the real bindings, with NumPy in place of the GPU; by hand, the same on "
-    "the true CuPy's arrays (`make test-cupy`)"
+_SEEN = (
+    "by hand, the rows of `make gpu-check` about it on an H100; in CI its decisions, and its calls against the signatures of the "
+    "real bindings, with NumPy in place of the GPU"
 )
 _ROCM: dict[str, Any] = {"backend": "", "install": "it comes with AMD's ROCm", "folders": ("/opt/rocm/lib",)}
 
@@ -176,7 +176,7 @@ def _nvidia(
         "backend": "", "switch": "", "devices": ("cuda",), "install": _CUDA13,
         "wheels": tuple(("nvidia", f"*/lib/{file}") for file in files),
         "folders": ("/usr/local/cuda/lib64",), "kind": "cuda", "patterns": (f"lib{stem}.so*",),
-        "seen_running": _RECORDED if "implementation" in more else "",
+        "seen_running": _SEEN if "implementation" in more else "",
     }  # fmt: skip
     return LibraryInfo(name, title, files=files, needs=needs, **{**defaults, **more})
 
@@ -277,9 +277,9 @@ ROWS: tuple[LibraryInfo, ...] = (
         "cudnn", "cuDNN", "cudnn", (9,), ("cudnnGetVersion",), implementation="backline.libraries.cuda.cudnn.library:CuDNN",
         backend="cudnn", switch="cudnn.enabled", families=("conv", "attention", "rnn"), kernels=("cudnn_attention",),
         install="pip install 'backline[cudnn]'", patterns=("libcudnn*.so*",),
-        seen_running="its decisions; its graphs as recorded calls; its recurrent networks as a stand-in compiled in the tests; "
-        "by hand, the plans that cuDNN 9.28 lists without a device (`make test-cudnn`), of 9.19 those of convolutions and some "
-        "of attention",
+        seen_running="by hand, the rows of `make gpu-check` about 9.19 on an H100, and the plans that 9.28 lists without a device "
+        "(`make test-cudnn`); not packed sequences, which need 9.25; in CI its decisions, its graphs as recorded calls, and its "
+        "recurrent networks as a stand-in compiled in the tests",
     ),
     _nvidia(
         "cublas", "cuBLAS", "cublas", (13, 12), ("cublasGetProperty",),
@@ -310,8 +310,8 @@ ROWS: tuple[LibraryInfo, ...] = (
         "triton", "attention kernels in Triton", "backline.libraries.cuda.attention.library:Triton", backend="",
         switch="python_native.triton.enabled", families=("attention",), devices=("cuda",),
         kernels=("flash_attention", "efficient_attention"), install="pip install triton",
-        seen_running="its decisions and launches as recorded calls; the kernels in Triton's interpreter, and compiled for sm_80, "
-        "sm_90 and sm_100 (`make test-triton`)",
+        seen_running="by hand, the rows of `make gpu-check` about it on an H100; the kernels in Triton's interpreter, and compiled "
+        "for sm_80, sm_90 and sm_100 (`make test-triton`); in CI its decisions and launches as recorded calls",
     ),
     LibraryInfo(
         "magma", "MAGMA", "backline.libraries.cuda.magma.library:MAGMA", backend="", switch="", families=("linalg",),
@@ -322,8 +322,8 @@ ROWS: tuple[LibraryInfo, ...] = (
     LibraryInfo(
         "cupy", "CuPy", "backline.libraries.cuda.cupy.library:CuPy", backend="", switch="",
         families=("neural", "einsum", "attention", "rnn", "quantized"), devices=("cuda",), kernels=("math",), install=_CUDA13,
-        seen_running="its formulas with NumPy in CuPy's place; by hand, with the true CuPy, whose kernels NVRTC compiled for "
-        "sm_90 and g++ for the CPU (`make test-cupy`)",
+        seen_running="by hand, the rows of `make gpu-check` about it on an H100, and the kernels compiled by g++ for the CPU "
+        "(`make test-cupy`); in CI its formulas with NumPy in CuPy's place",
     ),
     LibraryInfo(
         "mlx", "MLX", "backline.libraries.mlx.library:MLX", backend="", switch="", devices=("mps",),
