@@ -242,7 +242,7 @@ def test_the_same_page_on_every_machine() -> None:
 
 def test_status_has_what_is_pending_and_nothing_else() -> None:
     page, found = docs.status(), docs.pending()
-    last = page.partition("## Libraries that were not run")[0].rpartition("|---|---|\n")[2]
+    last = page.partition("## Libraries that were run in part")[0].rpartition("|---|---|\n")[2]
     for switch in docs.own():
         assert (f"`{switch.name}`" in last) == (switch.name in [each.name for each in found if each.kind == "switch"])
     for family in FAMILIES:
