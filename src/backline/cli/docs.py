@@ -101,8 +101,8 @@ nothing yet that they would act on. These are {waiting} of {count} switches, and
 _UNSEEN = """
 ## Libraries that were run in part
 
-These libraries are supported, and the switches about them take effect; but on the devices they are for they were run in part, on one
-model, or not at all. What has been run:
+These libraries are supported, and the switches about them take effect; but on the devices they are for they were run in part, on
+one model, or not at all. What has been run:
 
 | library | arrays | run so far |
 |---|---|---|

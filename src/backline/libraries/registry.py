@@ -277,8 +277,8 @@ ROWS: tuple[LibraryInfo, ...] = (
         "cudnn", "cuDNN", "cudnn", (9,), ("cudnnGetVersion",), implementation="backline.libraries.cuda.cudnn.library:CuDNN",
         backend="cudnn", switch="cudnn.enabled", families=("conv", "attention", "rnn"), kernels=("cudnn_attention",),
         install="pip install 'backline[cudnn]'", patterns=("libcudnn*.so*",),
-        seen_running="by hand, the rows of `make gpu-check` about 9.19 on an H100, and the plans that 9.28 lists without a device "
-        "(`make test-cudnn`); not packed sequences, which need 9.25; in CI its decisions, its graphs as recorded calls, and its "
+        seen_running="by hand, the rows of `make gpu-check` about 9.19 on an H100, and the plans that 9.28 lists without a "
+        "device (`make test-cudnn`); not packed sequences, which need 9.25; in CI its decisions, its graphs as recorded calls, and its "
         "recurrent networks as a stand-in compiled in the tests",
     ),
     _nvidia(
@@ -310,8 +310,8 @@ ROWS: tuple[LibraryInfo, ...] = (
         "triton", "attention kernels in Triton", "backline.libraries.cuda.attention.library:Triton", backend="",
         switch="python_native.triton.enabled", families=("attention",), devices=("cuda",),
         kernels=("flash_attention", "efficient_attention"), install="pip install triton",
-        seen_running="by hand, the rows of `make gpu-check` about it on an H100; the kernels in Triton's interpreter, and compiled "
-        "for sm_80, sm_90 and sm_100 (`make test-triton`); in CI its decisions and launches as recorded calls",
+        seen_running="by hand, the rows of `make gpu-check` about it on an H100; the kernels in Triton's interpreter, and "
+        "compiled for sm_80, sm_90 and sm_100 (`make test-triton`); in CI its decisions and launches as recorded calls",
     ),
     LibraryInfo(
         "magma", "MAGMA", "backline.libraries.cuda.magma.library:MAGMA", backend="", switch="", families=("linalg",),
