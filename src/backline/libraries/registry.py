@@ -278,8 +278,8 @@ ROWS: tuple[LibraryInfo, ...] = (
         backend="cudnn", switch="cudnn.enabled", families=("conv", "attention", "rnn"), kernels=("cudnn_attention",),
         install="pip install 'backline[cudnn]'", patterns=("libcudnn*.so*",),
         seen_running="by hand, the rows of `make gpu-check` about 9.19 on an H100, and the plans that 9.28 lists without a "
-        "device (`make test-cudnn`); not packed sequences, which need 9.25; in CI its decisions, its graphs as recorded calls, and its "
-        "recurrent networks as a stand-in compiled in the tests",
+        "device (`make test-cudnn`); not packed sequences, which need 9.25; in CI its decisions, its graphs as recorded calls, "
+        "and its recurrent networks as a stand-in compiled in the tests",
     ),
     _nvidia(
         "cublas", "cuBLAS", "cublas", (13, 12), ("cublasGetProperty",),

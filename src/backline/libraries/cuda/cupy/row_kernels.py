@@ -3,7 +3,7 @@
 An array is seen as it lies in memory: as `outer` pieces of `n` elements that are reduced, each with `inner` elements from one to
 the next. Rows (`inner` is 1) are read in chunks of 16 bytes by as many threads as they have chunks for, a part of a warp or a
 block; rows that do not fit into registers are read twice. Where `inner` is more, neighbouring threads take neighbouring columns.
-An array that lies in no such way is copied first. What is computed stands in `row_source` and `batch_norm_source`.
+An array that lies in no such way is copied first. What is computed stands in `row_operations_source` and `batch_norm_source`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..common.device_facts import device_info, index_of
 from . import row_source
 from .batch_norm_source import BATCH, CHANNELS
 from .layer_norm_source import LAYER_SUMS
+from .row_operations_source import ROWS
 
 __all__ = ["NAME", "NOTE", "OPERATIONS", "Geometry", "compiled", "function", "geometry", "refusal", "rows_launch", "source"]
 
@@ -36,7 +37,7 @@ OPERATIONS = {
     "layer_norm": "LayerNorm", "layer_norm_grad": "LayerNormGrad", "rms_norm": "RmsNorm", "batch_norm": "BatchNorm",
     "batch_norm_train": "", "batch_norm_train_grad": "",
 }  # fmt: skip
-"""The operations that there are kernels for, each with the class that it is in `row_source.ROWS`."""
+"""The operations that there are kernels for, each with the class that it is in `ROWS`."""
 
 KEPT = {"softmax": "KeptSoftmax", "log_softmax": "KeptLogSoftmax", "layer_norm": "KeptLayerNorm"}
 """Of operations with two classes, the one for rows that threads keep in registers."""
@@ -166,7 +167,7 @@ def source(op: str, dtype: str, body: str = "", **facts: str) -> str:
         From `rows_launch`; empty for sums of channels, whose kernels `facts` are about.
     """
     element, compute = row_source.TYPES[dtype]
-    head = row_source.HEAD.replace("ELEMENT", element).replace("COMPUTE", compute) + row_source.STATISTICS + row_source.ROWS
+    head = row_source.HEAD.replace("ELEMENT", element).replace("COMPUTE", compute) + row_source.STATISTICS + ROWS
     if not body:
         defined = "".join(f"#define {name} {value}\n" for name, value in facts.items())
         return defined + head + CHANNELS + (LAYER_SUMS if op == SUMS else BATCH)
