@@ -1,8 +1,9 @@
 """The CUDA C++ of the gradients of layer normalisation by weight and bias: sums over rows.
 
-`LayerNormGrad` of `row_operations_source` runs first, and keeps what the elements of each row are normalised by: three numbers
-for a row, so that these sums read input and gradient once. A place in the rows is a channel here, as in `batch_norm_source`: threads,
-then blocks, share its elements in parts that the shape decides, and the sums of the parts are combined in one order.
+`LayerNormGrad` of `row_operations_source` runs first, and keeps what the elements of each row are normalised by: three
+numbers for a row, so that these sums read input and gradient once. A place in the rows is a channel here, as in
+`batch_norm_source`: threads, then blocks, share its elements in parts that the shape decides, and the sums of the parts are
+combined in one order.
 """
 
 from __future__ import annotations
