@@ -69,12 +69,7 @@ union Chunk { uint4 all; T each[V]; unsigned pairs[4]; };
 __device__ inline bool apart(const void *p) { return (unsigned long long)p % 16 != 0; }
 
 __device__ inline S infinity() { return S(__uint_as_float(0x7f800000u)); }
-__device__ inline float finite_limit(float) { return 3.402823466e38f; }
-__device__ inline double finite_limit(double) { return 1.7976931348623157e308; }
-__device__ inline S largest() { return finite_limit(S(0)); }
 __device__ inline bool is_finite(S v) { return v - v == S(0); }
-__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
-__device__ inline double larger(double a, double b) { return fmax(a, b); }
 __device__ inline float raised(float v) { return expf(v); }
 __device__ inline double raised(double v) { return exp(v); }
 __device__ inline float logged(float v) { return logf(v); }
@@ -102,6 +97,12 @@ __device__ inline void parameters(const void *p, int kind, L i, int count, S non
 # Loops over a chunk have a fixed number of steps, so that the compiler unrolls them and keeps the chunk in registers.
 # Statistics of a part of a row, which `join` combines with those of another part.
 STATISTICS = r"""
+__device__ inline float finite_limit(float) { return 3.402823466e38f; }
+__device__ inline double finite_limit(double) { return 1.7976931348623157e308; }
+__device__ inline S largest() { return finite_limit(S(0)); }
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
+__device__ inline double larger(double a, double b) { return fmax(a, b); }
+
 __device__ inline S down(S v, int step, int width) { return __shfl_down_sync(0xffffffffu, v, step, width); }
 __device__ inline S first(S v, int width) { return __shfl_sync(0xffffffffu, v, 0, width); }
 
