@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from backline.problems import Operand, operand
 from backline.problems.neural_problem import NeuralProblem
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
+from fakes.host_kernels import host_library
 from fakes.insert import inserted
 from fakes.solver_machine import real_types
 from support import clean
@@ -183,3 +185,12 @@ def test_what_takes_several_steps_is_composed() -> None:
     with pytest.raises(BadValue, match=r"conv_transpose2d_weight is made of other operations here: nn\.grad\.conv2d_weight"):
         backline.explain(G.conv_transpose2d_weight, x, w.shape, g, **more)
     assert backline.explain(G.conv_transpose2d_input, x.shape, w, np.ones((1, 1, 4, 4), np.float32)).problem.op == "conv"
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
+def test_what_kernels_share_takes_integers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: type[np.generic]) -> None:
+    made = []
+    monkeypatch.setattr(pooling_kernels, "compiled", lambda text, name: made.append((text, name)) or (lambda *given: None))
+    F.max_pool2d(ndarray(np.zeros((2, 3, 7, 6), dtype)), 3)
+    ((text, name),) = made
+    assert host_library(text, [name], tmp_path).exists()
