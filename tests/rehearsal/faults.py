@@ -8,6 +8,7 @@ from typing import Any
 
 from backline.engine.cufft_plan_caches import DevicePlans
 from backline.libraries.cuda.common import device_plan
+from backline.libraries.cuda.common import faults as device_faults
 from backline.libraries.cuda.cublas import library as cublas
 from backline.libraries.cuda.cudnn import conv_graphs
 from backline.libraries.cuda.cusolver import library as cusolver
@@ -21,7 +22,7 @@ WRONG = 1.02  # by this factor
 
 def put_in(fault: str) -> None:
     """Have it done wrong from now on, in this process."""
-    {"numbers": _numbers, "choices": _choices}[fault]()
+    {"numbers": _numbers, "choices": _choices, "lost": _lost}[fault]()
 
 
 def _numbers() -> None:
@@ -33,6 +34,12 @@ def _numbers() -> None:
     _patch(transforms.np.fft, "fftn", lambda real: lambda *given, **more: WRONG * real(*given, **more))
     _patch(lapack_numbers, "lap", lambda real: lambda name, dtype: _off(real(name, dtype)))
     _patch(sparsity.reference_sparse, "places", lambda real: lambda *given: real(*given)[..., ::-1])
+
+
+def _lost() -> None:
+    """Results are off, and after an error the device answers everything with one."""
+    _numbers()
+    _patch(device_faults, "lost", lambda real: lambda device: "cudaErrorMisalignedAddress: misaligned address")
 
 
 def _values(kernel: Any, result: Any) -> Any:

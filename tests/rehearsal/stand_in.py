@@ -16,7 +16,7 @@ import pytest
 from gpu import check, peers
 from gpu.machine import Machine, NotReady
 
-FAULTS = ("numbers", "choices")
+FAULTS = ("numbers", "choices", "lost")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -127,6 +127,15 @@ def test_what_is_done_wrong_is_seen(fault: str, rows: set[str], tmp_path: Path) 
     assert "test_" in refuted["evidence"], "the failure is told"
 
 
+@needs_bindings
+def test_rows_after_a_lost_device_are_not_reached(tmp_path: Path) -> None:
+    done = run(tmp_path, "--fault", "lost", "--gpu-rows", "ENV-3,BLAS-1,FFT-2")
+    assert [done.outcomes[name] for name in ("ENV-3", "BLAS-1", "FFT-2")] == ["proved", "refuted", "not_reached"]
+    later = next(row for row in done.found["rows"] if row["id"] == "FFT-2")
+    assert re.search(r"the device was lost in .*test_blas\.py::.*misaligned address.*--gpu-rows", later["evidence"]), later
+    assert done.status == 1
+
+
 def test_without_a_gpu_it_fails_and_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, rehearsed=False, out=False, TMPDIR=str(tmp_path))
     assert done.status == 1 and "the check on a GPU cannot begin: " in done.printed
