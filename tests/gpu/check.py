@@ -156,13 +156,14 @@ class Check:
         report = yield
         mine = self.recorders.get(item.nodeid)
         if mine is not None:
+            # Without the lock: a kernel that never ends keeps this waiting, and whoever gives up needs it.
+            why = self.machine.lost() if report.failed and not self.lost else ""
             with self.lock:
                 mine.seconds += report.duration
                 if report.failed or hasattr(report, "wasxfail"):
                     mine.outcome = "failed"
                     mine.evidence.append(f"{item.name} {report.when}: {_last_line(report)}")
                     self.log.append(f"{item.nodeid} {report.when}\n{report.longreprtext}\n")
-                    why = "" if self.lost else self.machine.lost()
                     self.lost = self.lost or (f"{item.nodeid} ({why})" if why else "")
                 elif report.skipped and mine.outcome != "failed":
                     mine.outcome = "not_reached"

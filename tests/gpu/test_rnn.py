@@ -74,6 +74,7 @@ def farthest(found: list[Any], expected: list[Any], what: str) -> float:
 
 def gradients_off(mode: str, dtype: str, found: list[Any], expected: list[Any], what: str) -> tuple[float, float]:
     """The distance of gradients, and how far they may be."""
+    assert all(np.isfinite(wide(each)).all() for each in found), what
     if mode == "rnn_relu" and dtype in KINKED:
         return max(error(got, want) for got, want in zip(found, expected, strict=True)), KINKED[dtype]
     return farthest(found, expected, what), 40 * NEAR[dtype]

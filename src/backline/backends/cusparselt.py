@@ -16,7 +16,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_max_alg_id() -> int | None:
-    """Returns the largest number of an algorithm of this version, or None without the library.
+    """Returns the number of algorithms for a small product of float16, or None without the library. Others may have fewer.
 
     Examples
     --------

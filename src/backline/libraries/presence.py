@@ -321,7 +321,7 @@ _largest: dict[str, int | None] = {}  # by path
 
 
 def max_alg_id() -> int | None:
-    """Returns the largest number of an algorithm of cuSPARSELt; None if it is absent or does not tell (it needs a device to)."""
+    """Returns the number of algorithms of cuSPARSELt for a small product; None if it is absent or has no device to ask."""
     library = presence("cusparselt")
     number, path = library.version(), library.path
     if number in _LARGEST_BY_VERSION:

@@ -187,7 +187,7 @@ def _cusparselt(library: ctypes.CDLL) -> Facts:
 
 
 def _cusparselt_largest(library: ctypes.CDLL) -> Facts:
-    """The largest number of an algorithm: asked of the selection for a small product, which takes a device."""
+    """The number of algorithms, as the selection for a small product has it, which takes a device."""
     handle, a, b, c, product, selection = (ctypes.create_string_buffer(16384) for _ in range(6))
     half, row_order, half_of_it, alignment, size = 2, 2, 0, ctypes.c_uint32(16), ctypes.c_int64(64)
     plain, default, largest_id = 0, 0, 1
