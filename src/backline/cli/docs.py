@@ -98,7 +98,7 @@ nothing yet that they would act on. These are {waiting} of {count} switches, and
 """
 
 
-_UNSEEN = """
+_IN_PART = """
 ## Libraries that were run in part
 
 These libraries are supported, and the switches about them take effect; but on the devices they are for they were run in part, on
@@ -246,7 +246,7 @@ def status() -> str:
         by_reason.setdefault(each.why, []).append(each.name)
     text += "\n| what is missing | switches that wait for it |\n|---|---|\n"
     text += "".join(_row(why, _names(names)) for why, names in by_reason.items()) or _row("nothing", "none")
-    text += _UNSEEN
+    text += _IN_PART
     for row in registry.rows():
         if row.seen_running and row.name not in plugins.found():
             text += _row(f"`{row.name}`", {"cuda": "CuPy", "mps": "MLX"}.get(row.devices[0], "NumPy"), row.seen_running)
