@@ -475,6 +475,20 @@ def test_the_default_choice_is_accurate_at_random_lengths(part: int) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("shape", [(4093, 4), (4, 4099), (3, 509), (94, 1006), (558, 277), (111, 566), (53, 59), (43, 32, 53)], ids=str)
+def test_several_axes_are_as_accurate(library: str, shape: tuple[int, ...]) -> None:
+    """A convolution in float32 loses no more than NumPy's rounding after each axis allows; of two axes only one may be such."""
+    need(library)
+    x = numbers(shape, "complex64")
+    half = numbers((*shape[:-1], shape[-1] // 2 + 1), "complex64")
+    with backline.use(library, only=True):
+        for name, given in (("fftn", x), ("rfftn", x.real.copy()), ("irfftn", half)):
+            exact = getattr(scipy.fft, name)(given.astype(np.result_type(given, np.float64)))
+            ours, theirs = (np.linalg.norm(getattr(m, name)(given) - exact) for m in (backline.fft, np.fft))
+            assert ours <= accuracy.ALLOWED * theirs, (name, ours / theirs)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_every_library_is_accurate_at_lengths_with_large_factors(library: str) -> None:
     for name, n, single in itertools.product(("fft", "rfft", "irfft"), (37, 626, 1009, 3274, 8191), (True, False)):
         case = accuracy.Case(name, n, 1, single, "backward", 1, n)

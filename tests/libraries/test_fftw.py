@@ -15,6 +15,7 @@ from backline import backends, libraries
 from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.fftw import wisdom
+from backline.libraries.fftw.planner import Planner
 from support import python
 
 fftw = libraries.get("fftw")
@@ -254,6 +255,28 @@ def test_on_threads():
     assert found[0][0].pool == "gomp"
     for _, plan in found:
         assert error(plan(x), wanted(p, x)) <= allowed(p)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "own"),
+    [((600, 75), (1,), 1), ((600, 75), (0, 1), 1), ((43, 32, 33), (0, 1, 2), 1), ((1 << 17,), (0,), 2), ((3, 1 << 16), (1,), 2)],
+)
+def test_a_batch_is_divided_among_our_threads(shape, axes, own, monkeypatch):
+    """FFTW's own threads begin anew for every row of some: 600 of 75 points took 16 times as long."""
+    asked = []
+    make = Planner.plan
+
+    def plan(self, request, *args, **keywords):
+        asked.append(request.threads)
+        return make(self, request, *args, **keywords)
+
+    monkeypatch.setattr(Planner, "plan", plan)
+    for dtype in ("float32", "float64"):
+        x = arrays_like(shape, dtype)["C"]
+        p = problem("r2c", x, axes)
+        a = next(a for a in fftw.algorithms(p, 2) if a.key == "fftw.estimate@n")
+        assert error(fftw.prepare(p, a)(x), wanted(p, x)) <= allowed(p)
+    assert set(asked) == {own}
 
 
 def test_in_a_forked_child():

@@ -15,6 +15,7 @@ from .. import libraries, switches
 from ..errors import BadValue
 from ..libraries.base import Algorithm, planner_for
 from ..problems import SHORT, Problem, short
+from ..problems.fft_problem import SMOOTH, FftProblem, largest_factor
 from .choice import Candidate
 from .choose import choose, planner
 from .effective_precision import FINENESS, node, permitted, spelled
@@ -91,9 +92,9 @@ def plain_bits(problem: Problem) -> float:
     [23.0, 23.0, 22.0, 20.0]
     """
     roundings = problem.summands
-    if problem.family == "fft":
+    if isinstance(problem, FftProblem):
         # Where the length has a large prime factor, a transform is made of three of more than twice the length.
-        steps = 3 * (problem.summands + 2) if "prime" in problem.shape_class() else problem.summands
+        steps = 3 * (problem.summands + 2) if any(largest_factor(n) > SMOOTH for n in problem.lengths) else problem.summands
         roundings = ROUNDINGS_OF_A_BUTTERFLY * steps
     return FORMATS[short(problem.dtype)].stored - max(math.log2(roundings) / 2 - 1, 0.0)
 

@@ -17,14 +17,14 @@ import numpy as np
 
 from .. import _kernels
 from ..native.plan_builder import Builder, Pointer, shift
-from ..problems.fft_problem import LARGEST_IN_SINGLE, FftProblem
+from ..problems.fft_problem import FftProblem
 from ..problems.memory_layout import contiguous_strides
 from . import fixed_order
 from .base import Algorithm, PythonPlan
 
 __all__ = [
-    "DTYPES", "IN_DOUBLE", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Dim", "Lay", "Steps", "batches", "empty_plan",
-    "in_pieces", "offsets", "on_threads", "packed", "pieces", "unfit",
+    "DTYPES", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Dim", "Lay", "Steps", "batches", "empty_plan",
+    "in_double", "in_pieces", "offsets", "on_threads", "packed", "pieces", "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -35,8 +35,6 @@ SPLIT_BYTES = 1 << 20  # copies of so much are divided among threads
 MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: its input is widened instead
 MOST_OFFSETS = 1 << 20  # entries of a table of offsets
 PIECES, PIECE_POINTS = 16, 4096  # into which a batch is divided at least, where each then has so many points
-
-IN_DOUBLE = f"lengths with prime factors above {LARGEST_IN_SINGLE} lose digits in float32"
 
 Dim = tuple[int, int, int]
 
@@ -94,6 +92,11 @@ def offsets(dims: list[Dim], which: int) -> tuple[int, ...]:
     return tuple(found.tolist())
 
 
+def in_double(largest: int) -> str:
+    """Returns why a library that transforms prime factors above `largest` by a convolution computes float32 in float64."""
+    return f"lengths with prime factors above {largest} lose digits in float32"
+
+
 def unfit(problem: FftProblem) -> str:
     """Returns the reason why no compiled library takes a Problem, or an empty string."""
     if problem.dtype.name not in DTYPES:
@@ -122,7 +125,7 @@ def in_pieces(
         yield from fixed_order.listed(name, threads, partial(Algorithm, library=library, precision=precision), note, pool)
 
 
-def pieces(n: int, others: int, points: int) -> list[tuple[int, int, int]]:
+def pieces(n: int, others: int, points: int, step: int = 1) -> list[tuple[int, int, int]]:
     """Divides n transforms into pieces of a size that follows from the numbers alone: (size, how many, the first transform).
 
     Parameters
@@ -131,13 +134,16 @@ def pieces(n: int, others: int, points: int) -> list[tuple[int, int, int]]:
         Transforms that one call may do, and how many such calls there are beside.
     points
         Of a transform.
+    step
+        What the size is a multiple of, but for the piece that is left.
 
     Examples
     --------
-    >>> pieces(1000, 1, 1024), pieces(3, 100, 64), pieces(6, 2, 1 << 20)
-    ([(62, 16, 0), (8, 1, 992)], [(3, 1, 0)], [(1, 6, 0)])
+    >>> pieces(1000, 1, 1024), pieces(3, 100, 64), pieces(6, 2, 1 << 20), pieces(9, 1, 1 << 20, step=4)
+    ([(62, 16, 0), (8, 1, 992)], [(3, 1, 0)], [(1, 6, 0)], [(4, 2, 0), (1, 1, 8)])
     """
-    size = min(n, max(n * others // PIECES // others, -(-PIECE_POINTS // points), 1))
+    size = max(n * others // PIECES // others, -(-PIECE_POINTS // points), 1)
+    size = min(n, -(-size // step) * step)
     whole, rest = divmod(n, size)
     return [(size, whole, 0), *([(rest, 1, whole * size)] if rest else [])]
 

@@ -15,8 +15,10 @@ from .symbolic_values import SymbolicFactor
 
 __all__ = ["FftProblem", "largest_factor"]
 
-# Lengths with a larger prime factor are transformed by way of a convolution, which in float32 has 8 to 15 times NumPy's error.
-LARGEST_IN_SINGLE = 31
+SMOOTH = 13  # largest prime factor of the lengths that libraries have kernels for
+SHORT_FACTORS = 47  # and of those that they compute by definition
+FEW = 5  # times a prime: such a length is transformed like a prime
+LONG = 4096  # points from which on a convolution in float32 loses too much beside any other axis
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,18 @@ class FftProblem(Problem):
         return ceil(log2(max(self.points, 2)))
 
     def shape_class(self) -> str:
-        rest = rough(self.points)
-        for factor in (2, 3, 5, 7, 11, 13):
-            while rest > 1 and rest % factor == 0:
-                rest //= factor
-        return f"{min(len(self.axes), 2)}d{' batch' if rough(self.items) > 1 else ''}{' prime' if rest > 1 else ''}"
+        return f"{min(len(self.axes), 2)}d{' batch' if rough(self.items) > 1 else ''}{self._factors()}"
+
+    def _factors(self) -> str:
+        """What libraries are told apart by: prime factors of the lengths, and of real transforms whether the last one is odd."""
+        lengths = [rough(n) for n in self.lengths]
+        largest = max(map(largest_factor, lengths), default=1)
+        if largest <= SMOOTH:
+            return ""
+        if largest > SHORT_FACTORS and len(lengths) == 1 and lengths[0] <= FEW * largest:
+            return " prime"
+        odd = self.op in ("fft.r2c", "fft.c2r") and lengths[-1] % 2
+        return f"{' rough' if largest <= SHORT_FACTORS else ' composite'}{' odd' if odd else ''}"
 
     @cached_property
     def flops(self) -> float:
@@ -142,10 +151,18 @@ class FftProblem(Problem):
         whole = 5.0 * items * points * log2(max(points, 2))
         return whole if self.op == "fft.c2c" else whole / 2
 
-    @cached_property
-    def needs_double(self) -> bool:
-        """True where a float32 transform has to be computed in float64 to come near NumPy's error."""
-        return self.single and self.op != "fft.r2r" and any(largest_factor(n) > LARGEST_IN_SINGLE for n in self.lengths)
+    def needs_double(self, largest: int) -> bool:
+        """Tells whether a float32 transform has to be computed in float64 to have at most ten times NumPy's error.
+
+        Lengths with a prime factor above `largest` are transformed by way of a convolution, which in float32 has 8 to 14 times
+        the error of NumPy, which computes in float64. But NumPy rounds to float32 after each axis: of several axes one may be
+        such, where it is not long.
+        """
+        if not self.single or self.op == "fft.r2r":
+            return False
+        rough = [n for n in self.lengths if largest_factor(n) > largest]
+        beside = any(n >= 4 for n in self.lengths if n not in rough)
+        return len(rough) > 1 or (len(rough) == 1 and (rough[0] > LONG or not beside))
 
     @cached_property
     def empty(self) -> bool:

@@ -154,10 +154,17 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes += [((64, 64), None), ((512, 512), None)]
     shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((32, 48, 40), None)]
     shapes += [((128, 128, 128), None), ((16, 256, 256), (1, 2))]
+    # Lengths with larger prime factors, by which libraries differ the most.
+    shapes += [((n,), None) for n in (4945, 6187, 28968, 57057)]
+    shapes += [((rows, n), (1,)) for rows, n in ((270, 185), (50, 1316), (94, 581), (90, 582), (17, 2968), (8, 6603), (4, 16256))]
+    shapes += [((43, 32, 33), None), ((224, 215), None), ((202, 340), None), ((90, 115), None), ((300, 229), None)]
+    odd = (4945, 6187, 57057, 185, 581, 6603, 33, 215, 115, 229)
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
-        yield "fft.irfftn", (np.empty((*shape[:-1], shape[-1] // 2 + 1), wide),), {"dim": axes}
+        whole = shape if axes is None else shape[-len(axes) :]
+        half = np.empty((*shape[:-1], shape[-1] // 2 + 1), wide)
+        yield "fft.irfftn", (half,), {"s": whole if shape[-1] in odd else None, "dim": axes}
     for shape in ((64,), (4096,), (64, 512), (8192, 80), (512, 512), (20, 4099)):  # by rows; large images and odd lengths too
         yield "fft.dct", (np.empty(shape, dtype),), {}
 

@@ -20,13 +20,13 @@ from ...problems.fft_problem import FftProblem
 from .. import fixed_order
 from ..base import Algorithm, Refusal
 from ..fft_steps import (
-    IN_DOUBLE,
     SMALL_FLOPS,
     THREAD_FLOPS,
     Lay,
     Steps,
     batches,
     empty_plan,
+    in_double,
     in_pieces,
     merge,
     on_threads,
@@ -38,31 +38,37 @@ from .planner import PLANNING, Planner, Request
 
 __all__ = ["fftw_algorithms", "prepare_fftw"]
 
-INTO_DOUBLE = f"float32 computed in float64: {IN_DOUBLE}"
+LARGEST = 31  # prime factor whose transform loses few digits in float32
+INTO_DOUBLE = f"float32 computed in float64: {in_double(LARGEST)}"
+ALIGNED = 4  # transforms after which an array is at a multiple of 16 bytes again
+PLAN_BYTES = 24  # of what `transform_run` reads: the function that runs a plan, the plan, and the one for other addresses
 LONG_SCALING = 1 << 20  # bytes of a result from which on threads divide the multiplication by a number
 
 
-class Part(NamedTuple):
-    """Calls of one plan: the request, how many, and bytes of both sides to the first and from one to the next."""
+class Calls(NamedTuple):
+    """Calls that threads share: what the planner is asked for, how often it runs, and bytes of both sides between two calls."""
 
-    request: Request
-    number: int
-    first: tuple[int, int]
-    steps: tuple[int, int]
+    requests: tuple[tuple[Request, int], ...]
+    steps: tuple[int, int] = (0, 0)
 
 
 class FftwSteps(Steps):
     """Writes down transforms of FFTW.
 
-    `planning` is "estimate", "measure" or "patient"; `seconds` are for measuring each transform.
+    `planning` is "estimate", "measure" or "patient"; `seconds` are for measuring each transform. A batch is divided among our
+    threads, each of which runs plans for one. FFTW's own are for what is no batch, and for plans that it measured: by estimate
+    it starts them anew for every row of real transforms of some odd lengths (3.3.10: 600 of 75 points take 16 times as long).
     """
 
     def __init__(
         self, planner: Planner, problem: FftProblem, threads: int, planning: str, seconds: float, thread_guard: Any,
         divided: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(problem, threads, wide=problem.needs_double, divided=divided)
+        shared = threads > 1 and planning == "estimate"
+        super().__init__(problem, threads, wide=problem.needs_double(LARGEST), divided=divided or shared)
         self.planner, self.planning, self.seconds, self.thread_guard = planner, planning, seconds, thread_guard
+        self.fixed = divided
+        self.guarded = False  # whether FFTW's own threads take part
 
     def takes(self, lay: Lay, axes: tuple[int, ...]) -> bool:
         # The planner of 3.3.10 crashes on real transforms of several axes that lie backwards.
@@ -72,42 +78,46 @@ class FftwSteps(Steps):
         self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
         *, spare: bool = False,
     ) -> None:  # fmt: skip
-        for part in self.requests_for(kind, sign, source, target, axes, lengths, spare):
-            self.run(part, source, target)
+        self.run(self.calls_for(kind, sign, source, target, axes, lengths, spare), source, target)
         if scale != 1.0:
             self.multiply(target, scale)
 
-    def requests_for(
+    def calls_for(
         self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], spare: bool
-    ) -> Iterator[Part]:
+    ) -> Calls:
         """Returns what the planner is asked for: one transform, or one for pieces of its batch and one for what is left."""
         dims = batches(source, target, axes)
-        whole = request_for(kind, sign, source, target, axes, lengths, 1 if self.divided else self.threads, spare)
-        if not self.divided or not dims:
-            yield Part(whole, 1, (0, 0), (0, 0))
-            return
-        widest = max(range(len(dims)), key=lambda i: dims[i][0])
+        widest = max(range(len(dims)), key=lambda i: dims[i][0], default=-1)
+        if not self.divided or not dims or (not self.fixed and dims[widest][0] < ALIGNED * self.threads):
+            whole = request_for(kind, sign, source, target, axes, lengths, 1 if self.fixed else self.threads, spare)
+            return Calls(((whole, 1),))
+        whole = request_for(kind, sign, source, target, axes, lengths, 1, spare)
         n, s, t = dims.pop(widest)
         rest = whole.batch[:widest] + whole.batch[widest + 1 :]
         _, here, there = whole.batch[widest]
         # Calls of the other axes would be many and short: they stay in the plan, and the widest one is divided.
-        for size, number, first in pieces(n, 1, prod(lengths) * prod(d[0] for d in dims)):
-            yield Part(replace(whole, batch=((size, here, there), *rest)), number, (first * s, first * t), (size * s, size * t))
+        parts = pieces(n, 1, prod(lengths) * prod(d[0] for d in dims), 1 if self.fixed else ALIGNED)
+        requests = tuple((replace(whole, batch=((size, here, there), *rest)), number) for size, number, _ in parts)
+        return Calls(requests, (parts[0][0] * s, parts[0][0] * t))
 
-    def run(self, part: Part, source: Lay, target: Lay) -> None:
-        """Write down the calls of one plan."""
-        request, planner = part.request, self.planner
-        # For arrays that do not begin where they should an estimate has to do: they are few.
-        other = planner.plan(request, "estimate", aligned=False)
-        first = other
-        if planner.aligned and not fixed_order.asked("fft"):  # else the bits would depend on where an array begins
-            first = planner.plan(request, self.planning, aligned=True, seconds=self.seconds)
-        self.b.keep += [first, other]
-        chosen = self.b.constant(struct.pack("<qqq", planner.execute(request.kind), first.address, other.address))
-        here, there = ((lay.at[0], lay.at[1] + part.first[i], part.steps[i]) for i, lay in enumerate((source, target)))
+    def run(self, calls: Calls, source: Lay, target: Lay) -> None:
+        """Write down the calls, each with its plan."""
+        planner, table = self.planner, b""
+        for request, number in calls.requests:
+            # For arrays that do not begin where they should an estimate has to do: they are few.
+            other = planner.plan(request, "estimate", aligned=False)
+            first = other
+            if planner.aligned and not fixed_order.asked("fft"):  # else the bits would depend on where an array begins
+                first = planner.plan(request, self.planning, aligned=True, seconds=self.seconds)
+            self.b.keep += [first, other]
+            self.guarded |= request.threads > 1
+            table += number * struct.pack("<qqq", planner.execute(request.kind), first.address, other.address)
+        count = len(table) // PLAN_BYTES
+        buffer, start, _ = self.b.constant(table)
+        here, there = ((lay.at[0], lay.at[1], step) for lay, step in zip((source, target), calls.steps, strict=True))
         self.b.each()
-        self.b.call(_kernels.addresses["transform_run"], [chosen, here, there])
-        self.b.each(part.number, self.threads if self.divided else 1)
+        self.b.call(_kernels.addresses["transform_run"], [(buffer, start, PLAN_BYTES), here, there])
+        self.b.each(count, min(self.threads, count) if self.divided else 1)
 
     def multiply(self, target: Lay, factor: float) -> None:
         """Multiply every element by a number."""
@@ -167,7 +177,7 @@ class FftwSteps(Steps):
     def plan(self) -> Any:
         """The finished plan."""
         result = self.write()
-        thread_guard = self.thread_guard if self.threads > 1 and not self.divided else None
+        thread_guard = self.thread_guard if self.guarded else None
         return self.b.plan(
             result,
             thread_guard=thread_guard,
@@ -218,7 +228,7 @@ def fftw_algorithms(
     counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS and planner.threaded is not None else []
     if planner.wise and planning == "estimate":
         ways = [w for w in ("patient", "measure") if any(_known(planner, problem, n, w) for n in (*counts, 1))] + ways
-    precision = "f64" if problem.needs_double else ""
+    precision = "f64" if problem.needs_double(LARGEST) else ""
     for way in ways:
         timed = "" if way == "estimate" else "planned by timing, so another process may take another way"
         note = "; ".join(filter(None, [INTO_DOUBLE if precision else "", timed]))

@@ -21,7 +21,7 @@ from ..base import Algorithm, FileLibrary, Handler, Refusal
 from ..fft_steps import PLANNED_AFTER
 from ..probing.probe_cache import prove_found
 from . import wisdom
-from .guru_transforms import fftw_algorithms, prepare_fftw
+from .guru_transforms import LARGEST, fftw_algorithms, prepare_fftw
 from .planner import Planner, planner_of
 
 __all__ = ["FFTW"]
@@ -151,7 +151,7 @@ class FFTW(FileLibrary):
 
 
 def _precision(problem: FftProblem) -> str:
-    return "f" if problem.single and not problem.needs_double else ""
+    return "f" if problem.single and not problem.needs_double(LARGEST) else ""
 
 
 def _letter(path: str) -> str:

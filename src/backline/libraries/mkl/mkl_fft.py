@@ -26,7 +26,6 @@ from .. import fixed_order
 from ..base import Algorithm, Library, Refusal, failure
 from ..blas.cblas import BlasTraits
 from ..fft_steps import (
-    IN_DOUBLE,
     SMALL_FLOPS,
     THREAD_FLOPS,
     Dim,
@@ -34,6 +33,7 @@ from ..fft_steps import (
     Steps,
     batches,
     empty_plan,
+    in_double,
     in_pieces,
     offsets,
     on_threads,
@@ -49,6 +49,8 @@ FORWARD_SCALE, BACKWARD_SCALE, NUMBER_OF_TRANSFORMS, CONJUGATE_EVEN_STORAGE, PLA
 INPUT_STRIDES, OUTPUT_STRIDES, INPUT_DISTANCE, OUTPUT_DISTANCE, THREAD_LIMIT = 12, 13, 14, 15, 27
 COMPLEX_COMPLEX, NOT_INPLACE = 39, 44
 MOST_AXES = 7
+LARGEST = 47  # prime factor that is not transformed by a convolution
+IN_DOUBLE = in_double(LARGEST)
 LINES = 16  # that are copied side by side
 
 # Real transforms of float32 are measured from so many points on: on some processors other lengths than the errata list were
@@ -352,7 +354,7 @@ def fft_algorithms(
     for count in (*counts, 1):
         reason = ""
         if not wrong:
-            reason = IN_DOUBLE if problem.needs_double else checks.refusal(traits, problem, count)
+            reason = IN_DOUBLE if problem.needs_double(LARGEST) else checks.refusal(traits, problem, count)
         if reason and (count == 1 or reason != IN_DOUBLE):
             yield Refusal(name, "dfti", reason)
         ways = [("dfti_double", "f64", "float32 computed in float64")] if (reason or wrong) and problem.single else []

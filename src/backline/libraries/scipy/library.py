@@ -15,12 +15,14 @@ import numpy as np
 
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Handler, Library
-from ..fft_steps import IN_DOUBLE, PLANNED_AFTER, on_threads
+from ..fft_steps import PLANNED_AFTER, in_double, on_threads
 from ..reference.reference_fft import FftPlan, apart, fits, fitted, scaled
 
 __all__ = ["SciPy"]
 
 Array = Any
+LARGEST = 61  # prime factor that was never seen to be transformed by a convolution
+IN_DOUBLE = f"float32 computed in float64: {in_double(LARGEST)}"
 # Folder of scipy.fft -> the compiled module in it, and what it is.
 KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocketfft")}
 
@@ -28,14 +30,14 @@ KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocke
 def _algorithms(library: SciPy, problem: FftProblem, threads: int) -> Iterator[Algorithm]:
     name = problem.op.removeprefix("fft.")
     # One line is always transformed by one thread; with more, each line as it would be alone.
-    precision, note = ("f64", f"float32 computed in float64: {IN_DOUBLE}") if problem.needs_double else ("", "")
+    precision, note = ("f64", IN_DOUBLE) if problem.needs_double(LARGEST) else ("", "")
     counts = (1, threads) if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty else (1,)
     for count in counts:
         yield on_threads("scipy", name, count, pool="scipy", precision=precision, note=note)
 
 
 def _prepare(library: SciPy, problem: FftProblem, algorithm: Algorithm) -> FftPlan:
-    function = _in_double if problem.needs_double else _function
+    function = _in_double if problem.needs_double(LARGEST) else _function
     return FftPlan(problem, function(problem, library.module(), algorithm.threads))
 
 
