@@ -16,8 +16,10 @@ from .symbolic_values import SymbolicFactor
 __all__ = ["FftProblem", "largest_factor"]
 
 SMOOTH = 13  # largest prime factor of the lengths that libraries have kernels for
-SHORT_FACTORS = 47  # and of those that they compute by definition
-FEW = 5  # times a prime: such a length is transformed like a prime
+# Other lengths are told apart by their largest prime factor: libraries compute those by definition or by a convolution, each from
+# another one on.
+LARGEST_FACTORS = 31, 47, 100
+FEW = 5  # times a prime: an odd length of so much is transformed like the prime
 LONG = 4096  # points from which on a convolution in float32 loses too much beside any other axis
 
 
@@ -138,10 +140,10 @@ class FftProblem(Problem):
         largest = max(map(largest_factor, lengths), default=1)
         if largest <= SMOOTH:
             return ""
-        if largest > SHORT_FACTORS and len(lengths) == 1 and lengths[0] <= FEW * largest:
-            return " prime"
-        odd = self.op in ("fft.r2c", "fft.c2r") and lengths[-1] % 2
-        return f"{' rough' if largest <= SHORT_FACTORS else ' composite'}{' odd' if odd else ''}"
+        smooth = next((f" {bound}-smooth" for bound in LARGEST_FACTORS if largest <= bound), " large factor")
+        if self.op not in ("fft.r2c", "fft.c2r") or lengths[-1] % 2 == 0:
+            return smooth
+        return f"{smooth} odd{' composite' if len(lengths) == 1 and lengths[0] > FEW * largest else ''}"
 
     @cached_property
     def flops(self) -> float:

@@ -24,6 +24,16 @@ LINALG = (
     "linalg.householder_product",
 )  # fmt: skip
 
+# Lengths of transforms with larger prime factors, by which libraries differ the most: even and odd, a few times a prime and not.
+ROUGH = (215, 291, 1060, 1316, 2183, 3810, 4945, 6187, 7095, 16725, 20300, 28968, 33453, 57057, 160252)
+ROUGH_BATCHES = (
+    (735, 68), (3, 22040), (877, 57), (526, 95), (54, 931), (10, 4913), (50, 1316), (600, 74), (270, 185), (1063, 47), (57, 861),
+    (9, 5375), (90, 582), (17, 2968), (847, 59), (170, 291), (94, 581), (8, 6603), (4, 16256), (9, 5540), (60, 831), (6, 8545),
+    (35, 1413), (4, 10505), (2, 24041), (65, 368), (4, 2952), (12, 4195), (148, 298), (81, 318),
+)  # fmt: skip
+ROUGH_IMAGES = ((43, 32, 33), (224, 215), (202, 340), (90, 115), (300, 229), (88, 76), (148, 212), (60, 177))
+ROUNDED_DOWN = (1009, 15015, 1000003, 129)  # odd lengths whose half is transformed back to one point fewer
+
 # More sizes, where threads begin to be worth it.
 SIZES_BETWEEN = {
     **dict.fromkeys(("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve"), (160, 384, 512)),
@@ -31,11 +41,14 @@ SIZES_BETWEEN = {
 }
 
 
+VECTORS = 64, 256, 512, 700, 900, 1400, 2048
+
+
 def products(dtype: Any) -> Iterator[Call]:
     sizes = [(n, n, n) for n in (8, 16, 32, 48, 64, 128, 200, 256, 380, 512, 1024, 2048)]
     sizes += [(200, 8, 11), (80, 130, 5), (16, 256, 16), (500, 320, 16), (900, 60, 60)]
     sizes += [(20000, 64, 64), (4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)]
-    sizes += [(n, n, 1) for n in (64, 256, 512, 900, 1400, 2048)] + [(1, n, n) for n in (64, 256, 512, 900, 1400, 2048)]
+    sizes += [(n, n, 1) for n in VECTORS] + [(1, n, n) for n in VECTORS]
     sizes += [(30, 4, 500), (300, 30, 3), (3, 300, 30), (3, 30, 300), (4, 250, 250), (50000, 12, 12), (40, 3000, 40)]
     for m, k, n in sizes:
         if dtype.kind != "c" or m * k * n <= 512**3:
@@ -154,17 +167,16 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes += [((64, 64), None), ((512, 512), None)]
     shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((32, 48, 40), None)]
     shapes += [((128, 128, 128), None), ((16, 256, 256), (1, 2))]
-    # Lengths with larger prime factors, by which libraries differ the most.
-    shapes += [((n,), None) for n in (4945, 6187, 28968, 57057)]
-    shapes += [((rows, n), (1,)) for rows, n in ((270, 185), (50, 1316), (94, 581), (90, 582), (17, 2968), (8, 6603), (4, 16256))]
-    shapes += [((43, 32, 33), None), ((224, 215), None), ((202, 340), None), ((90, 115), None), ((300, 229), None)]
-    odd = (4945, 6187, 57057, 185, 581, 6603, 33, 215, 115, 229)
+    shapes += [((n,), None) for n in ROUGH]
+    shapes += [((rows, n), (1,)) for rows, n in ROUGH_BATCHES]
+    shapes += [(shape, None) for shape in ROUGH_IMAGES]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
         whole = shape if axes is None else shape[-len(axes) :]
         half = np.empty((*shape[:-1], shape[-1] // 2 + 1), wide)
-        yield "fft.irfftn", (half,), {"s": whole if shape[-1] in odd else None, "dim": axes}
+        odd = shape[-1] % 2 and shape[-1] not in ROUNDED_DOWN
+        yield "fft.irfftn", (half,), {"s": whole if odd else None, "dim": axes}
     for shape in ((64,), (4096,), (64, 512), (8192, 80), (512, 512), (20, 4099)):  # by rows; large images and odd lengths too
         yield "fft.dct", (np.empty(shape, dtype),), {}
 

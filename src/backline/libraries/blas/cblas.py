@@ -28,6 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 THREAD_FLOPS = 1e6  # below this many operations a thread team costs more than it brings
+VECTOR_FLOPS = 9e5  # the same in products with a vector: OpenBLAS divides them from 460,800 elements on
 # A divided product needs no team inside the library, only one fork and join.
 SPLIT_FLOPS = 4e5
 IN_PARTS = ("gemm_split", "gemv_slabs", "dot_split", *PARTS)  # divided by us: every call of the library takes one thread
@@ -57,7 +58,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if not vector or problem.parameter("conj"):
         names = ["gemm_f32" if half else "gemm"]
     for name in names:
-        if threads > 1 and problem.flops >= THREAD_FLOPS:
+        if threads > 1 and problem.flops >= (VECTOR_FLOPS if vector else THREAD_FLOPS):
             yield Algorithm(
                 library=blas.name, name=name, threads=threads, scaled=True, precision=precision,
                 level="threads" if blas.any_thread_count else "run", basis=blas.any_thread_count or blas.run_basis,

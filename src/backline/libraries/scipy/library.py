@@ -21,8 +21,9 @@ from ..reference.reference_fft import FftPlan, apart, fits, fitted, scaled
 __all__ = ["SciPy"]
 
 Array = Any
-LARGEST = 61  # prime factor that was never seen to be transformed by a convolution
-IN_DOUBLE = f"float32 computed in float64: {in_double(LARGEST)}"
+# Largest prime factor that was never seen to be transformed by a convolution: by pocketfft in a complex transform and in a real
+# one of one axis, and by anything.
+COMPLEX_FACTOR, REAL_FACTOR, ANY_FACTOR = 61, 199, 31
 # Folder of scipy.fft -> the compiled module in it, and what it is.
 KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocketfft")}
 
@@ -30,14 +31,15 @@ KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocke
 def _algorithms(library: SciPy, problem: FftProblem, threads: int) -> Iterator[Algorithm]:
     name = problem.op.removeprefix("fft.")
     # One line is always transformed by one thread; with more, each line as it would be alone.
-    precision, note = ("f64", IN_DOUBLE) if problem.needs_double(LARGEST) else ("", "")
+    largest = library.largest_factor(problem)
+    precision, note = ("f64", f"float32 computed in float64: {in_double(largest)}") if problem.needs_double(largest) else ("", "")
     counts = (1, threads) if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty else (1,)
     for count in counts:
         yield on_threads("scipy", name, count, pool="scipy", precision=precision, note=note)
 
 
 def _prepare(library: SciPy, problem: FftProblem, algorithm: Algorithm) -> FftPlan:
-    function = _in_double if problem.needs_double(LARGEST) else _function
+    function = _in_double if problem.needs_double(library.largest_factor(problem)) else _function
     return FftPlan(problem, function(problem, library.module(), algorithm.threads))
 
 
@@ -72,6 +74,12 @@ class SciPy(Library):
                     self.path, self.folder, self.title = path, folder, f"SciPy ({kind})"
                     return ""
         return f"the SciPy in {', '.join(spec.submodule_search_locations)} has neither {' nor '.join(KINDS)}"
+
+    def largest_factor(self, problem: FftProblem) -> int:
+        """Returns the largest prime factor of lengths that it transforms in float32."""
+        if self.folder != "_pocketfft":
+            return ANY_FACTOR
+        return REAL_FACTOR if problem.op in ("fft.r2c", "fft.c2r") and len(problem.axes) == 1 else COMPLEX_FACTOR
 
     def version(self) -> str | None:
         if self._version is None and self.available():
