@@ -5,7 +5,8 @@ unless given; primes, small multiples of primes, products of small primes, power
 random function of six, dtype, number of transforms, normalisation and layout. Its result and that of the same function of
 NumPy are compared with a transform in a wider format: long double for float64, float64 for float32. Printed and kept are the
 cases with the largest ratio of the two relative errors (in the Euclidean norm), and which library ran how many. With
-``--library NAME`` that library alone is allowed; what it refuses is counted. The exit status is 1 where a ratio is above 10.
+``--library NAME`` that library alone is allowed; what it refuses is counted. ``--single`` tries the lengths at which libraries
+compute float32 in float64, and lets them compute in float32. The exit status is 1 where a ratio is above 10.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import scipy.fft
 
 import backline
 import backline.fft
+from backline.problems.fft_problem import FftProblem, largest_factor
 
 Array = np.ndarray[Any, Any]
 
 FUNCTIONS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 ALLOWED = 10.0  # times NumPy's error
 WORST = 20  # cases that are kept
+ROUGH = 47  # prime factor above which a length is tried with --single
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,11 @@ def cases(seed: int, count: int, most: int) -> Iterator[Case]:
         yield Case(str(rng.choice(FUNCTIONS)), n, rows, bool(rng.integers(2)), norm, step, seed * 100_003 + i)
 
 
+def always_single() -> Any:
+    """Returns a scope in which no transform of float32 is computed in float64."""
+    return mock.patch.object(FftProblem, "needs_double", lambda self, largest: False)
+
+
 def option(flag: str) -> str:
     return sys.argv[sys.argv.index(flag) + 1] if flag in sys.argv else ""
 
@@ -130,11 +139,14 @@ def main() -> int:
     from side_by_side import Table
 
     count, seed, most = int(option("--count") or 3000), int(option("--seed") or 0), int(option("--most") or 1 << 18)
-    library = option("--library")
+    library, single = option("--library"), "--single" in sys.argv
     found: list[dict[str, Any]] = []
     ran: Counter[str] = Counter()
-    with backline.use(library, only=True) if library else nullcontext():
+    alone = backline.use(library, only=True) if library else nullcontext()
+    with alone, always_single() if single else nullcontext():
         for case in cases(seed, count, most):
+            if single and not (case.single and largest_factor(case.n) > ROUGH):
+                continue
             x = case.numbers()
             try:
                 result = getattr(backline.fft, case.function)(x, case.n, norm=case.norm)
@@ -155,7 +167,7 @@ def main() -> int:
         print(f"{errors}  {f['function']:6} {dtype:10} {f['n']:8d} {f['rows']:4d}  {f['ran_on']}")
     print(f"\n{len(found)} transforms, {over} with more than {ALLOWED:g} times NumPy's error")
     print(f"ran on: {dict(ran.most_common())}")
-    name = option("--name") or "_".join(filter(None, ["fft_accuracy", library]))
+    name = option("--name") or "_".join(filter(None, ["fft_accuracy", library, "single" if single else ""]))
     table = Table(name, [])
     table.rows = found[:WORST]
     median = float(np.median([f["ratio"] for f in found]))
