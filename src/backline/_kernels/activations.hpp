@@ -196,11 +196,25 @@ struct Activated {
         choose(above, sign < T(0), larger, smaller);
     }
 
-    // e^(-u^2 / 2) for u >= 0 in float, as `exponential` does, but of z = -2 r. The square has two parts: that of the upper 12 bits
-    // is exact.
+    // e^(-u^2 / 2) for u >= 0 in float, as `exponential` does, but of z = -2 r. The square has two parts: the rounded one and its rest,
+    // or without AVX-512 that of the upper 12 bits, which is exact.
     static BACKLINE_INLINE void half_square(V &density, const V &u) {
         using E = Exp<T>;
         V upper, zero{};
+        if constexpr (Bytes == 64 && Bytes > kPlainBytes) {
+            const V square = u * u;
+            V n, z, p, rest = square;
+            rest_of_square(rest, u);
+            nearest(n, square * (T(-0.5) * E::log2e));
+            z = square + n * (2 * E::ln2_high);
+            z = z + n * (2 * E::ln2_low) + rest;
+            p = z * kHalfPowerTerms[0] + kHalfPowerTerms[1];
+            for (size_t i = 2; i < sizeof(kHalfPowerTerms) / sizeof(float); ++i) p = p * z + kHalfPowerTerms[i];
+            p = p * z + T(1);
+            times_power(p, n);
+            choose(density, square > T(-2) * E::lowest, zero, p);
+            return;
+        }
         typename L::Bits bits;
         reinterpret(bits, u);
         bits = bits & 0xfffff000u;

@@ -135,6 +135,19 @@ BACKLINE_INLINE void nearest([[maybe_unused]] V &n, [[maybe_unused]] const V &x)
     asm("vrndscaleps $8, %1, %0" : "=v"(n) : "v"(x));
 #endif
 }
+// What x * x has beyond its rounded value, which `rest` holds before.
+template <class V>
+BACKLINE_INLINE void rest_of_square([[maybe_unused]] V &rest, [[maybe_unused]] const V &x) {
+    static_assert(sizeof x == 64 && sizeof x[0] == 4 && sizeof x > kPlainBytes);
+#if defined(__x86_64__)
+    asm("vfmsub231ps %1, %1, %0" : "+v"(rest) : "v"(x));
+#endif
+}
+template <class V>
+BACKLINE_INLINE void rest_of_square(Two<V> &rest, const Two<V> &x) {
+    rest_of_square(rest.one, x.one);
+    rest_of_square(rest.other, x.other);
+}
 template <class V>
 BACKLINE_INLINE void times_power(Two<V> &x, const Two<V> &n) {
     times_power(x.one, n.one);
