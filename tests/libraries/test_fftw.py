@@ -259,7 +259,10 @@ def test_on_threads():
 
 @pytest.mark.parametrize(
     ("shape", "axes", "own"),
-    [((600, 75), (1,), 1), ((600, 75), (0, 1), 1), ((43, 32, 33), (0, 1, 2), 1), ((1 << 17,), (0,), 2), ((3, 1 << 16), (1,), 2)],
+    [
+        ((600, 75), (1,), 1), ((600, 75), (0, 1), 1), ((43, 32, 33), (0, 1, 2), 1), ((7, 16875), (1,), 1),
+        ((1 << 17,), (0,), 2), ((3, 1 << 16), (1,), 2),
+    ],
 )
 def test_a_batch_is_divided_among_our_threads(shape, axes, own, monkeypatch):
     """FFTW's own threads begin anew for every row of some: 600 of 75 points took 16 times as long."""

@@ -20,7 +20,7 @@ SMOOTH = 13  # largest prime factor of the lengths that libraries have kernels f
 # another one on.
 LARGEST_FACTORS = 31, 47, 100
 FEW = 5  # times a prime: an odd length of so much is transformed like the prime
-LONG = 4096  # points from which on a convolution in float32 loses too much beside any other axis
+SHORT, SHORT_BESIDE = 128, 256  # points up to which a convolution in float32 loses few digits, and beside another axis
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,13 @@ class FftProblem(Problem):
         """Tells whether a float32 transform has to be computed in float64 to have at most ten times NumPy's error.
 
         Lengths with a prime factor above `largest` are transformed by way of a convolution, which in float32 has 8 to 14 times
-        the error of NumPy, which computes in float64. But NumPy rounds to float32 after each axis: of several axes one may be
-        such, where it is not long.
+        the error of NumPy, which computes in float64; the shorter, the less. Of several axes only one may be such.
         """
         if not self.single or self.op == "fft.r2r":
             return False
         rough = [n for n in self.lengths if largest_factor(n) > largest]
         beside = any(n >= 4 for n in self.lengths if n not in rough)
-        return len(rough) > 1 or (len(rough) == 1 and (rough[0] > LONG or not beside))
+        return len(rough) > 1 or (len(rough) == 1 and rough[0] > (SHORT_BESIDE if beside else SHORT))
 
     @cached_property
     def empty(self) -> bool:

@@ -56,8 +56,9 @@ class FftwSteps(Steps):
     """Writes down transforms of FFTW.
 
     `planning` is "estimate", "measure" or "patient"; `seconds` are for measuring each transform. A batch is divided among our
-    threads, each of which runs plans for one. FFTW's own are for what is no batch, and for plans that it measured: by estimate
-    it starts them anew for every row of real transforms of some odd lengths (3.3.10: 600 of 75 points take 16 times as long).
+    threads, each of which runs plans for one. FFTW's own are for few transforms or one, and for plans that it measured: by
+    estimate it starts them anew for every row of real transforms of some odd lengths (3.3.10: 600 of 75 points take 16 times as
+    long).
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class FftwSteps(Steps):
         """Returns what the planner is asked for: one transform, or one for pieces of its batch and one for what is left."""
         dims = batches(source, target, axes)
         widest = max(range(len(dims)), key=lambda i: dims[i][0], default=-1)
-        if not self.divided or not dims or (not self.fixed and dims[widest][0] < ALIGNED * self.threads):
+        few = not self.fixed and bool(dims) and -(-dims[widest][0] // ALIGNED) < max((self.threads + 1) // 2, 2)
+        if not self.divided or not dims or few:
             whole = request_for(kind, sign, source, target, axes, lengths, 1 if self.fixed else self.threads, spare)
             return Calls(((whole, 1),))
         whole = request_for(kind, sign, source, target, axes, lengths, 1, spare)

@@ -21,9 +21,9 @@ from ..reference.reference_fft import FftPlan, apart, fits, fitted, scaled
 __all__ = ["SciPy"]
 
 Array = Any
-# Largest prime factor that was never seen to be transformed by a convolution: by pocketfft in a complex transform and in a real
-# one of one axis, and by anything.
-COMPLEX_FACTOR, REAL_FACTOR, ANY_FACTOR = 61, 199, 31
+# Largest prime factor that is not transformed by a convolution: by pocketfft, which estimates what either way costs, in a complex
+# transform and in a real one of one axis, whatever the other factors are, and by anything.
+COMPLEX_FACTOR, REAL_FACTOR, ANY_FACTOR = 61, 97, 31
 # Folder of scipy.fft -> the compiled module in it, and what it is.
 KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocketfft")}
 
