@@ -26,9 +26,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GpuMachine:
 
 
 @pytest.fixture
-def machine(made: GpuMachine) -> Iterator[GpuMachine]:
+def machine(made: GpuMachine, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuMachine]:
     """The same, found where Backline looks for CuPy and the libraries."""
     from fakes.insert import inserted
 
     with inserted(**made.modules()), made.without_libraries():
         yield made
+        monkeypatch.undo()  # else what a test patched of this would be put back after it has gone, and stay
