@@ -135,7 +135,7 @@ class FftProblem(Problem):
         return f"{min(len(self.axes), 2)}d{' batch' if rough(self.items) > 1 else ''}{self._factors()}"
 
     def _factors(self) -> str:
-        """What libraries are told apart by: prime factors of the lengths, and of real transforms whether the last one is odd."""
+        """Returns the part of the class that the prime factors make, and in real transforms whether the last length is odd."""
         lengths = [rough(n) for n in self.lengths]
         largest = max(map(largest_factor, lengths), default=1)
         if largest <= SMOOTH:
