@@ -34,14 +34,13 @@ ROUGH_BATCHES = (
 ROUGH_IMAGES = ((43, 32, 33), (224, 215), (202, 340), (90, 115), (300, 229), (88, 76), (148, 212), (60, 177))
 ROUNDED_DOWN = (1009, 15015, 1000003, 129)  # odd lengths whose half is transformed back to one point fewer
 
+VECTORS = 64, 256, 512, 700, 900, 1400, 2048  # sizes of square matrices that are multiplied by a vector
+
 # More sizes, where threads begin to be worth it.
 SIZES_BETWEEN = {
     **dict.fromkeys(("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve"), (160, 384, 512)),
     **dict.fromkeys(("linalg.qr", "linalg.eigh", "linalg.eigvalsh", "linalg.svd", "linalg.svdvals"), (160, 512)),
 }
-
-
-VECTORS = 64, 256, 512, 700, 900, 1400, 2048
 
 
 def products(dtype: Any) -> Iterator[Call]:
