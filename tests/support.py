@@ -21,6 +21,7 @@ import pytest
 
 import backline
 from backline import libraries, switches
+from backline.libraries import errata_table
 from backline.libraries.base import Algorithm, Refusal
 from backline.native.process_map import mapped_files
 from backline.problems.op_registry import operations
@@ -32,6 +33,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = ("float32", "float64", "complex64", "complex128")
 HALVES = ("float16", "bfloat16")
 THREADS = 2
+SHIPPED_ERRATA = errata_table.TABLE  # before any test
 # The environment of a program in which new memory holds numbers that a result would show.
 POISON = {"MALLOC_PERTURB_": "1", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 
@@ -244,14 +246,14 @@ def clean() -> Iterator[None]:
     from backline import _core
     from backline.engine import first_sights, plan_caches, refusals
     from backline.engine.tuning import record_store
-    from backline.libraries import errata, errata_table
+    from backline.libraries import errata
     from backline.switches import store
     from backline.switches.scope_state import states
 
     # BLIS before 1.1 is refused all products of float32, since they may read past an array. What it computes is right, and is
     # what tests of products look at: their arrays do not end at the end of mapped memory.
-    shipped = errata_table.TABLE
-    errata_table.TABLE = tuple(row for row in shipped if row.library != "blis")
+    assert errata_table.TABLE is SHIPPED_ERRATA, "a test before this one, or a fixture of it, left another table in place"
+    errata_table.TABLE = tuple(row for row in SHIPPED_ERRATA if row.library != "blis")
     errata.clear()
 
     def start() -> None:
@@ -269,7 +271,7 @@ def clean() -> Iterator[None]:
     leaked = frame.layers if frame is not None else ()
     for layer in reversed(leaked):
         layer[0].__exit__(None, None, None)
-    errata_table.TABLE = shipped
+    errata_table.TABLE = SHIPPED_ERRATA
     errata.clear()
     start()
     assert not leaked, f"the test left scopes open: {[layer[0] for layer in leaked]}"

@@ -39,8 +39,8 @@ CUDNN, FLASH, MATH = (SDPBackend[name] for name in ("CUDNN_ATTENTION", "FLASH_AT
 
 
 @pytest.fixture(autouse=True)
-def no_errata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No version of cuDNN is refused anything by them."""
+def no_errata(clean: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No version of cuDNN is refused anything by them; after `clean`, which would else keep the empty table and put it back."""
     monkeypatch.setattr(errata_table, "TABLE", ())
     errata.clear()
     yield

@@ -24,12 +24,11 @@ from backline.nn import functional, grad
 from backline.problems import Problem
 from backline.problems.op_registry import operations
 from recurrent import make
-from support import clean, problem_of
+from support import SHIPPED_ERRATA, clean, problem_of
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 A = np.ones((3, 5))
-SHIPPED = errata_table.TABLE  # the fixture `clean` leaves some rows out
 
 
 class Toy(Library):
@@ -126,9 +125,9 @@ def test_an_edge_decides_by_the_problem(toy: Toy, monkeypatch: pytest.MonkeyPatc
 
 
 def test_shipped_rows_are_well_formed() -> None:
-    ids = [row.id for row in SHIPPED]
+    ids = [row.id for row in SHIPPED_ERRATA]
     assert len(set(ids)) == len(ids)
-    for row in SHIPPED:
+    for row in SHIPPED_ERRATA:
         assert row.library in libraries.names() and row.condition and row.evidence and not row.problem, row.id
         assert (not row.edge or row.edge in EDGES) and row.operations and row.id.startswith(row.library), row.id
 
@@ -139,7 +138,7 @@ def _matching(
     """The shipped rows that an algorithm falls under, of a library that is made up."""
     made = Toy()
     made.name, made.sets, made.told = library, sets, version
-    errata_table.TABLE = SHIPPED
+    errata_table.TABLE = SHIPPED_ERRATA
     errata.clear()
     found = [*errata.matching(made, Problem.parse(text), algorithm)]
     errata.clear()
@@ -164,7 +163,7 @@ def test_a_row_with_gaps_is_one_whose_elements_lie_apart() -> None:
     gaps = EDGES["row-with-gaps"]
     assert gaps(problem_of("mm", a[:, :1].T, b)) and not gaps(problem_of("mm", a[:, :2].T, b))
     assert not gaps(problem_of("mm", a.reshape(64)[None, :16], b)) and not gaps(problem_of("mm", a[:1, :1], b[:1]))
-    (row,) = (row for row in SHIPPED if row.id == "onednn-row-with-gaps")
+    (row,) = (row for row in SHIPPED_ERRATA if row.id == "onednn-row-with-gaps")
     assert row.concerns_version("3.6.2") and not row.concerns_version("3.2.0") and row.covers("linear", "bf16", "matmul")
 
 
@@ -373,7 +372,7 @@ GPU_ROWS = [
 def test_rows_of_gpus(
     monkeypatch: pytest.MonkeyPatch, row: str, problem: Any, algorithm: str, having: list[Any], without: list[Any]
 ) -> None:
-    monkeypatch.setattr(errata_table, "TABLE", SHIPPED)
+    monkeypatch.setattr(errata_table, "TABLE", SHIPPED_ERRATA)
     library, asked = libraries.get("cudnn"), problem()
     for told in (having, without):
         for version, *capability in told:
