@@ -33,8 +33,9 @@ struct NormalTail<double> {  // relative error 4e-17
                                        3.03948320985945875e-01, 1.88821282603937879e-01};
 };
 
-// The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most, beyond which u times its power rounds
-// to 0 in S: a power of 2, by whose inverse `back`, which is 2^back_power, the result is multiplied, makes it vanish there, as 2^-127 does.
+// The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most. Beyond, u times its power rounds to 0
+// in float16, and in bfloat16 the power is subnormal and taken for 0. A power of 2 more, by whose inverse `back`, which is 2^back_power,
+// the result is multiplied, makes it vanish there in float16, as 2^-127 does.
 template <class S>
 struct NormalTailPower;
 template <>
@@ -45,7 +46,7 @@ struct NormalTailPower<Float16> {  // absolute error 1.3e-05 in float
 };
 template <>
 struct NormalTailPower<Bfloat16> {  // absolute error 1.2e-04 in float
-    static constexpr float most = 14.2f, back = 0x1p-24f, back_power = -24;
+    static constexpr float most = 12.95f, back = 0x1p-24f, back_power = -24;
     static constexpr float terms[] = {1.523601682e-09f, 1.171829116e-07f, 3.945830303e-06f, 7.690351779e-05f, 9.700026847e-04f,
                                       8.441762513e-03f, 5.339899566e-02f, -4.594821798e-01f, 1.150651981e+00f, 2.299994525e+01f};
 };
@@ -196,6 +197,13 @@ struct Activated {
         choose(above, sign < T(0), larger, smaller);
     }
 
+    // 0 where `is`: asked before a power makes it subnormal, for which Intel's processors would take as long as for a hundred operations.
+    template <class Is>
+    static BACKLINE_INLINE void vanish(V &x, const Is &is) {
+        V zero{};
+        choose(x, is, zero, x);
+    }
+
     // e^(-u^2 / 2) for u >= 0 in float, as `exponential` does, but of z = -2 r. The square has two parts: the rounded one and its rest,
     // or without AVX-512 that of the upper 12 bits, which is exact.
     static BACKLINE_INLINE void half_square(V &density, const V &u) {
@@ -211,8 +219,9 @@ struct Activated {
             p = z * kHalfPowerTerms[0] + kHalfPowerTerms[1];
             for (size_t i = 2; i < sizeof(kHalfPowerTerms) / sizeof(float); ++i) p = p * z + kHalfPowerTerms[i];
             p = p * z + T(1);
+            vanish(p, square > T(-2) * E::lowest);
             times_power(p, n);
-            choose(density, square > T(-2) * E::lowest, zero, p);
+            density = p;
             return;
         }
         typename L::Bits bits;
@@ -283,9 +292,11 @@ struct Activated {
             nearest(n, s);
             f = s - n;
             polynomial(s, f, kPowerTerms);
+            vanish(s, u <= most);
             times_power(s, n + N::back_power);
         } else {
             power_in_range(s);
+            if constexpr (kBfloat16<S>) vanish(s, u <= most);
             s = s * N::back;
         }
         choose(s, x < T(0), s, T(1) - s);
