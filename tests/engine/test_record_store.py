@@ -18,7 +18,7 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine.tuning import database, record_exchange, record_store
+from backline.engine.tuning import database, designed_problems, record_exchange, record_store
 from backline.engine.tuning.record import MAX_TEXT, TuningRecord, parse
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm
@@ -43,6 +43,13 @@ def test_what_is_kept_is_found_in_this_process_and_in_the_next(file: Path) -> No
 def test_a_record_may_be_kept_for_this_process_only(file: Path) -> None:
     record_store.keep(made(), file=False)
     assert record_store.find(problem(), 2) is not None and not file.exists()
+
+
+@pytest.mark.parametrize("part", designed_problems.PARTS)
+def test_the_record_of_every_designed_problem_is_read_again(part: str) -> None:
+    for each in designed_problems.problems(part):
+        record = made(key=each.key, place=str(each.place()))
+        assert record.place and parse(record.line()) == record
 
 
 def test_an_empty_variable_means_no_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:

@@ -221,7 +221,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "covered": (lambda v: isinstance(v, list) and len(v) <= MAX_ALGORITHMS and all(map(_algorithm, v)), "a list of algorithms"),
     "under": (_table(_text(100, r"[a-z][a-z0-9_.]*"), _text(200)), "switches with values"),
     "disturbed": (_text(500), "a line of printable ASCII"),
-    "place": (_text(200, r"([ -{}~]+\|[a-z0-9]+\|[a-z0-9 ]*\|\d+\.\d\d)?"), "operation|dtype|class|log2 of the work"),
+    "place": (_text(200, r"([ -{}~]+\|[a-z0-9]+\|[a-z0-9 -]*\|\d+\.\d\d)?"), "operation|dtype|class|log2 of the work"),
     "processors": (_text(40, r"([a-z]+-[a-z0-9]+-\d+c)?"), "a class of processors such as intel-amx-2c"),
     "calibrated": (lambda v: isinstance(v, bool), "true or false"),
     "seed": (_whole(0, (1 << 64) - 1), "an integer of 64 bits"),
