@@ -19,6 +19,7 @@ import backline
 import backline.fft
 from backline import _core, libraries
 from backline.errors import BadType, BadValue, NoKernel
+from backline.libraries import errata
 from backline.problems.fft_problem import FftProblem
 from support import BFLOAT16, LAYOUTS, algorithms, clean, dtype_of, misaligned, need, new_seed, problem_of, run_each, spread
 
@@ -498,7 +499,10 @@ def test_every_library_is_accurate_at_lengths_with_large_factors(library: str) -
     for name, n, single in itertools.product(("fft", "rfft", "irfft"), (37, 127, 626, 1009, 3274, 8191, 29503), (True, False)):
         case = accuracy.Case(name, n, 1, single, "backward", 1, n)
         x = case.numbers()
-        for what, _, result in each(library, name, x, n):
+        for what, p, result in each(library, name, x, n):
+            way = what.partition(".")[2].partition("@")[0]
+            if any(errata.matching(libraries.get(library), p, way)):  # listed to be checked, and never chosen
+                continue
             ours, theirs, ratio = case.ratio(result, x)
             assert ratio <= accuracy.ALLOWED, f"{what}, {case}: error {ours:.1e}, NumPy's {theirs:.1e}"
 
