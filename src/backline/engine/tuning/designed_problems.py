@@ -186,7 +186,7 @@ def halves(dtype: Any) -> Iterator[Call]:
         yield "matmul", (np.empty((n, n), dtype), np.empty((n, n), dtype)), {}
     # Tiles of 16-bit floats are large: what is left of them costs more.
     long = [(320, 950, 720), (900, 1300, 500)]
-    odd = [(90, 90, 90), (350, 350, 350), (1250, 1250, 1250), *long]
+    odd = [*((n, n, n) for n in (90, 150, 210, 250, 350, 1250)), *long]
     for m, k, n in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16), *odd):
         yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
     for n in (64, 512, 2048):
