@@ -569,9 +569,9 @@ def test_one_image_without_a_batch(library: str, rng: np.random.Generator) -> No
                     out = np.empty(wanted.shape)
                     for _ in range(2):
                         assert op(x, weights, groups=2, residual=more, out=out) is out
-                        np.testing.assert_allclose(out, wanted + more, rtol=1e-12)
+                        np.testing.assert_allclose(out, wanted + more, rtol=1e-12, atol=1e-12)
                     assert op(x, weights, None, [1] * rank, groups=2, residual=more, out=out) is out
-                    np.testing.assert_allclose(out, wanted + more, rtol=1e-12)
+                    np.testing.assert_allclose(out, wanted + more, rtol=1e-12, atol=1e-12)
                 assert backline.explain().library == library
                 assert backline.explain(op, x, weights, groups=2).library == library
     subclass = type("Sub", (np.ndarray,), {})
@@ -607,7 +607,7 @@ def test_weights_are_read_at_every_call(rng: np.random.Generator) -> None:
                 for weights in (w.copy(), channels_last(w), LAYOUTS["steps"](w)):
                     before = ops.conv2d(images, weights)
                     weights *= 2
-                    np.testing.assert_allclose(ops.conv2d(images, weights), 2 * before, rtol=1e-12)
+                    np.testing.assert_allclose(ops.conv2d(images, weights), 2 * before, rtol=1e-12, atol=1e-12)
 
 
 def test_always_something_to_run_it(rng: np.random.Generator) -> None:

@@ -205,7 +205,7 @@ def test_ellipsis(rng: np.random.Generator) -> None:
                     einsum(equation, a, b)
                 continue
             np.testing.assert_allclose(einsum(equation, a, b), wanted, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(einsum("...ij->ij", x), x.sum((0, 1)), rtol=1e-12)  # missing from the output: summed
+    np.testing.assert_allclose(einsum("...ij->ij", x), x.sum((0, 1)), rtol=1e-12, atol=1e-12)  # missing from the output: summed
     np.testing.assert_array_equal(einsum("i...->i", x[:, 0, 0, 0]), x[:, 0, 0, 0])  # one that covers nothing
     assert einsum("ij->...ij", x[0, 0]).shape == (3, 4)
     assert einsum("...", x).shape == x.shape
@@ -244,11 +244,11 @@ def test_forms_of_a_call_are_one(rng: np.random.Generator) -> None:
         out = np.zeros(wanted.shape)
         for _ in range(2):
             for call in ((equation, *operands), (equation, list(operands)), (equation, tuple(operands)), (*flat, labels[-1]), (*(tuple(v) if isinstance(v, list) else v for v in flat), tuple(labels[-1]))):
-                np.testing.assert_allclose(einsum(*call), wanted, rtol=1e-12)
+                np.testing.assert_allclose(einsum(*call), wanted, rtol=1e-12, atol=1e-12)
                 assert einsum(*call, out=out) is out
-                np.testing.assert_allclose(out, wanted, rtol=1e-12)
+                np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-12)
                 out[...] = 0
-    np.testing.assert_allclose(einsum(x, [Ellipsis, 1], y, [1, np.int64(2)], [Ellipsis, 2]), x @ y, rtol=1e-12)
+    np.testing.assert_allclose(einsum(x, [Ellipsis, 1], y, [1, np.int64(2)], [Ellipsis, 2]), x @ y, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(einsum(x, [1, 0]), x.T)
     assert float(einsum(",", np.float64(2), np.float64(3))) == 6  # scalars of NumPy are arrays without axes
 
@@ -326,8 +326,8 @@ def test_layouts_of_operands_and_out(rng: np.random.Generator) -> None:
 
 def test_an_axis_of_size_1_repeats(rng: np.random.Generator) -> None:
     x, y = rng.standard_normal((1, 5)), rng.standard_normal((4, 5))
-    np.testing.assert_allclose(einsum("ij,ij->i", x, y), (x * y).sum(1), rtol=1e-12)
-    np.testing.assert_allclose(einsum("ij,jk->ik", y, rng.standard_normal((1, 3)) * 0 + 2), np.repeat(2 * y.sum(1)[:, None], 3, 1), rtol=1e-12)
+    np.testing.assert_allclose(einsum("ij,ij->i", x, y), (x * y).sum(1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(einsum("ij,jk->ik", y, rng.standard_normal((1, 3)) * 0 + 2), np.repeat(2 * y.sum(1)[:, None], 3, 1), rtol=1e-12, atol=1e-12)
     assert einsum("ij,ij->ij", x, x).shape == (1, 5)
 
 
@@ -382,7 +382,7 @@ def test_plans_keep_no_arrays(rng: np.random.Generator) -> None:
     x, y = rng.standard_normal((3, 4)), rng.standard_normal((4, 5))
     first = einsum("ab,bc,cd->ad", x, y, y.T)
     x *= 2
-    np.testing.assert_allclose(einsum("ab,bc,cd->ad", x, y, y.T), 2 * first, rtol=1e-12)
+    np.testing.assert_allclose(einsum("ab,bc,cd->ad", x, y, y.T), 2 * first, rtol=1e-12, atol=1e-12)
     import sys
 
     big = np.ones((50, 50))
@@ -457,7 +457,7 @@ def test_without_the_package_the_order_is_from_left_to_right(monkeypatch: pytest
     monkeypatch.setattr(presence.presence("opt_einsum"), "available", lambda: False, raising=False)
     operands = [rng.standard_normal((3, 3)) for _ in range(3)]
     with backends.opt_einsum.flags(enabled=False):
-        np.testing.assert_allclose(einsum("ab,bc,cd->ad", *operands), np.linalg.multi_dot(operands), rtol=1e-12)
+        np.testing.assert_allclose(einsum("ab,bc,cd->ad", *operands), np.linalg.multi_dot(operands), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("level", ["run", "threads"])
@@ -607,6 +607,6 @@ def test_opt_einsum_runs_on_backline(rng: np.random.Generator) -> None:
 def test_axes_is_numpys_name_of_dims(rng: np.random.Generator) -> None:
     x, y = rng.standard_normal((2, 3, 4)), rng.standard_normal((4, 3, 5))
     for axes in (1, ((2, 1), (0, 1)), ([-1], [0])):
-        np.testing.assert_allclose(backline.tensordot(x, y, axes=axes), np.tensordot(x, y, axes), rtol=1e-12)
+        np.testing.assert_allclose(backline.tensordot(x, y, axes=axes), np.tensordot(x, y, axes), rtol=1e-12, atol=1e-12)
     with pytest.raises(BadValue, match="two names of one thing"):
         backline.tensordot(x, y, 1, axes=1)

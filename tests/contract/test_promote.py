@@ -99,7 +99,7 @@ def test_layouts_and_views(promoted: None, rng: np.random.Generator) -> None:
     for a in (base[:4, :4].T, base[::2, ::2], base[3::-1, 3::-1], base[:4, :4].astype(">i4"), np.broadcast_to(base[0, :4], (4, 4)),
               np.asfortranarray(base[:4, :4]), base[:0, :4]):  # fmt: skip
         for _ in range(2):
-            np.testing.assert_allclose(backline.matmul(a, b), a @ b.astype(float), rtol=1e-12)
+            np.testing.assert_allclose(backline.matmul(a, b), a @ b.astype(float), rtol=1e-12, atol=1e-12)
     out = np.empty((4, 4))
     assert backline.matmul(base[:4, :4], b, out=out) is out
     np.testing.assert_allclose(out, base[:4, :4] @ b.astype(float))
