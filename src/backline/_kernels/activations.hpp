@@ -34,8 +34,8 @@ struct NormalTail<double> {  // relative error 4e-17
 };
 
 // The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most. Beyond, u times its power rounds to 0
-// in float16, and in bfloat16 the power is subnormal and taken for 0. A power of 2 more, by whose inverse `back`, which is 2^back_power,
-// the result is multiplied, makes it vanish there in float16, as 2^-127 does.
+// in float16, and in bfloat16 the power is subnormal and taken for 0. The terms give it with -back_power added, so that the power is
+// computed in the normal range and then multiplied by `back`, 2^back_power; in float16 2^-127 vanishes before.
 template <class S>
 struct NormalTailPower;
 template <>
@@ -197,11 +197,11 @@ struct Activated {
         choose(above, sign < T(0), larger, smaller);
     }
 
-    // 0 where `is`: asked before a power makes it subnormal, for which Intel's processors would take as long as for a hundred operations.
-    template <class Is>
-    static BACKLINE_INLINE void vanish(V &x, const Is &is) {
+    // x becomes 0 where a condition holds. Before a power of 2 makes it subnormal: Intel's processors take a hundred times as long for that.
+    template <class Condition>
+    static BACKLINE_INLINE void zero_where(V &x, const Condition &holds) {
         V zero{};
-        choose(x, is, zero, x);
+        choose(x, holds, zero, x);
     }
 
     // e^(-u^2 / 2) for u >= 0 in float, as `exponential` does, but of z = -2 r. The square has two parts: the rounded one and its rest,
@@ -219,7 +219,7 @@ struct Activated {
             p = z * kHalfPowerTerms[0] + kHalfPowerTerms[1];
             for (size_t i = 2; i < sizeof(kHalfPowerTerms) / sizeof(float); ++i) p = p * z + kHalfPowerTerms[i];
             p = p * z + T(1);
-            vanish(p, square > T(-2) * E::lowest);
+            zero_where(p, square > T(-2) * E::lowest);
             times_power(p, n);
             density = p;
             return;
@@ -292,11 +292,11 @@ struct Activated {
             nearest(n, s);
             f = s - n;
             polynomial(s, f, kPowerTerms);
-            vanish(s, u <= most);
+            zero_where(s, u <= most);
             times_power(s, n + N::back_power);
         } else {
             power_in_range(s);
-            if constexpr (kBfloat16<S>) vanish(s, u <= most);
+            if constexpr (kBfloat16<S>) zero_where(s, u <= most);
             s = s * N::back;
         }
         choose(s, x < T(0), s, T(1) - s);
