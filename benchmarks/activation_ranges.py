@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 import backline
+from backline.engine import ranking_files
 from backline.nn import functional as F
 from side_by_side import Table, compare, threads_asked, torch_or_none
 
@@ -25,7 +26,7 @@ torch = torch_or_none(threads)
 def main() -> None:
     if not torch:
         raise SystemExit("this compares with PyTorch alone")
-    table = Table("activation_ranges", ["torch"])
+    table = Table(f"activation_ranges_{ranking_files.here()}", ["torch"])
     numbers = np.random.default_rng(1).standard_normal((400, 600))
     with backline.backends.flags(num_threads=threads):
         for name in ("gelu", "silu", "tanh", "sigmoid"):
