@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from ..problems import Problem
 from ..problems.attention_problem import AttentionProblem
 from ..problems.conv_problem import ConvProblem
-from ..problems.fft_problem import FftProblem, largest_factor
+from ..problems.fft_problem import FftProblem
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.matmul_problem import MatmulProblem, ProductProblem
 from ..problems.packed_attention_problem import PackedAttentionProblem
@@ -189,29 +189,10 @@ def result_below_stride(p: ConvProblem) -> bool:
 
 
 @edge
-def factors_from_17(p: FftProblem) -> bool:
-    """Some length has a prime factor of 17 or more and is no prime itself."""
-    return any(largest_factor(n) >= 17 and largest_factor(n) != n for n in p.lengths)
-
-
-@edge
 def uneven_end(p: FftProblem) -> bool:
     """The last length is even, 8192 or more, and no multiple of 64."""
     n = p.lengths[-1]
     return n >= 8192 and n % 2 == 0 and n % 64 != 0
-
-
-@edge
-def long_or_rough(p: FftProblem) -> bool:
-    """Some length is above 4096 or has prime factors above 13; powers of two to 2^20 and 64 2^a 3^b 5^c to 2^17 are left out."""
-    return not all(_short_and_smooth(n) for n in p.lengths)
-
-
-def _short_and_smooth(n: int) -> bool:
-    if n & (n - 1) == 0:
-        return n <= 1 << 20
-    factor = largest_factor(n)
-    return (n <= 4096 and factor <= 13) or (n <= 1 << 17 and n % 64 == 0 and factor <= 5)
 
 
 @edge

@@ -14,7 +14,6 @@ from .erratum import Erratum
 __all__ = ["TABLE"]
 
 _CONVOLUTIONS = ("conv", "conv_transpose", "conv_grad_input", "conv_grad_weight")
-_TRANSFORMS = ("fft.c2c", "fft.r2c", "fft.c2r")
 _BLIS = (
     "Segmentation faults with operands that end at the end of a page, Debian 12's BLIS 0.9.0, AMD Zen 4, 2026-11: (16, 28) rows "
     "times (28, 100) columns reads a row behind the first operand; a result of (18, 34) from (18, 200) columns is read 8 bytes "
@@ -24,7 +23,6 @@ _BLIS = (
 _NO_AMX = "start the program with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, which has other kernels"
 
 _amx = partial(Erratum, library="onednn", isa="amx_bf16", remedy=_NO_AMX)
-_dft = partial(Erratum, library="mkl", algorithm="dfti", isa="avx512")
 
 
 def _with_reduced(row: Erratum, condition: str) -> tuple[Erratum, Erratum]:
@@ -191,8 +189,11 @@ TABLE: tuple[Erratum, ...] = (
         "matrices of one row repeated, scaled by 1e-8 to 1e4. Of the 5,041 sizes up to 71x71, 205 and 226 fail, all with both "
         "sides from 5 to 20. complex128, float32 and float64 are right.",
     ),
-    _dft(
+    Erratum(
         id="mkl-dft-tail",
+        library="mkl",
+        algorithm="dfti",
+        isa="avx512",
         operations=("fft.c2r",),
         dtypes=("f32", "c64"),
         edge="uneven-end",
@@ -200,27 +201,6 @@ TABLE: tuple[Erratum, ...] = (
         evidence="MKL 2026.2 with its kernels for AVX-512, 2026-11: errors of 1 to 8 % of the largest element in single "
         "transforms wherever the length modulo 64 was 36 to 62, from 8,232 to 1,547,910 points; irfft of 8,250 points is off by "
         "0.249. Seen on an Intel Xeon too. Right with its kernels for AVX2.",
-    ),
-    _dft(
-        id="mkl-dft-single-digits",
-        operations=_TRANSFORMS,
-        dtypes=("f32", "c64"),
-        edge="long-or-rough",
-        condition="float32 transforms longer than 4096 points or with a prime factor above 13; not powers of two up "
-        "to 2^20, nor multiples of 64 up to 2^17 without a prime factor above 5",
-        evidence="MKL 2026.2 with its kernels for AVX-512, 2026-11, relative errors where NumPy has 2.5e-8: 4e-4 at 906,770 "
-        "points (Intel Xeon), 4e-7 at 16,807, 3e-7 at 78,125, above 2.5e-7 at 46,875 and many more. Lengths that are left out "
-        "had 2.5e-7 at most, all lengths with its kernels for AVX2 too.",
-    ),
-    _dft(
-        id="mkl-dft-double-digits",
-        operations=_TRANSFORMS,
-        dtypes=("f64", "c128"),
-        edge="factors-from-17",
-        condition="float64 transforms of a composite length with a prime factor of 17 or more",
-        evidence="MKL 2026.2 with its kernels for AVX-512, 2026-11: over 10 times NumPy's error at 1,606 of the 4,298 lengths 2 "
-        "to 4,299, worst 203 times (3e-14), and 2,800 times at 780,563 points; seen on an Intel Xeon at 1,030 points. None of "
-        "the others was above 3 machine epsilons, and with its kernels for AVX2 no length was.",
     ),
     *DEVICES,
 )

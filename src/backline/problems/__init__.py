@@ -58,6 +58,15 @@ class Operand:
         high = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if s > 0)
         return low, high + self.dtype.itemsize
 
+    def empty(self) -> np.ndarray[Any, Any]:
+        """Returns a new array of this shape, dtype and alignment, with these strides, which may be negative, zero or wide."""
+        low, high = self.extent()
+        shift = 0 if self.aligned else 1
+        memory = np.empty(high - low + 64 + shift, np.uint8)
+        start = -memory.ctypes.data % 64 + shift
+        array: np.ndarray[Any, Any] = np.ndarray(self.shape, self.dtype, memory.data, start - low, self.strides)
+        return array
+
     def layout(self) -> str:
         """C or F for a matrix that BLAS takes as it is (row or column major), X for one that must be copied first.
 

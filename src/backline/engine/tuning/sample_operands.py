@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...problems import Operand, Problem
+from ...problems import Problem
 from ...problems.grouped_problem import GroupedProblem
 from ...problems.linalg_problem import LinalgProblem
 from ...problems.multi_head_problem import MultiHeadProblem
@@ -46,7 +46,7 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
     row = operations[problem.op] if isinstance(problem, LinalgProblem) else operations.get(problem.op)
     arrays: list[Array] = []
     for o in problem.operands:
-        array = _empty(o)
+        array = o.empty()
         if o.role.startswith("out"):
             array[...] = 0
         elif o.role == "p":
@@ -71,16 +71,6 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
                 array *= array.dtype.type(0.5 / array.shape[-1] ** 0.5)
         arrays.append(array)
     return arrays
-
-
-def _empty(o: Operand) -> Array:
-    """An array with the operand's strides, which may be negative, zero or wider than its rows."""
-    low, high = o.extent()
-    shift = 0 if o.aligned else 1
-    memory = np.empty(high - low + 64 + shift, np.uint8)
-    start = -memory.ctypes.data % 64 + shift
-    array: Array = np.ndarray(o.shape, o.dtype, memory.data, start - low, o.strides)
-    return array
 
 
 def _working(dtype: np.dtype[Any]) -> np.dtype[Any]:

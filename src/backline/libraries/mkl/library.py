@@ -26,7 +26,8 @@ from ..blas.blas_product import BlasProduct
 from ..blas.cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
 from ..fft_steps import PLANNED_AFTER
 from .mixed_products import MIXED, MixedProduct, mixed_algorithms
-from .mkl_fft import RealTransforms, fft_algorithms, prepare_fft
+from .mkl_fft import fft_algorithms, prepare_fft
+from .transform_trials import Trials
 
 __all__ = ["MKL"]
 
@@ -55,7 +56,7 @@ def _prepare_product(mkl: MKL, problem: MatmulProblem, algorithm: Algorithm) -> 
 
 
 def _fft_algorithms(mkl: MKL, problem: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    return fft_algorithms(mkl, mkl.blas, mkl.real_transforms, problem, threads)
+    return fft_algorithms(mkl, mkl.blas, mkl.transform_trials, problem, threads)
 
 
 def _prepare_fft(mkl: MKL, problem: FftProblem, algorithm: Algorithm) -> Any:
@@ -72,12 +73,15 @@ class MKL(BlasLibrary):
         FftProblem: Handler(_fft_algorithms, _prepare_fft, one_shape=PLANNED_AFTER),
     }
     reproducible = True
+    _kernels: tuple[str, ...] | None = None
 
     def product_kind(self, name: str) -> type[BlasProduct]:
         return MixedProduct if name.startswith(MIXED) else super().product_kind(name)
 
     def instruction_sets(self) -> tuple[str, ...] | None:
-        return capability.mkl_kernels(self.traits.native.path) if self.available() and self.traits is not None else None
+        if not self._kernels and self.available() and self.traits is not None:
+            self._kernels = capability.mkl_kernels(self.traits.native.path)  # looking takes 2 ms, and they stay
+        return self._kernels
 
     def trial(self) -> dict[str, Any]:
         layer = _layer()
@@ -102,7 +106,7 @@ class MKL(BlasLibrary):
             native.address("MKL_Set_Num_Threads_Local"), thread_team.LOCAL, whole=native.address("MKL_Set_Num_Threads")
         )
         self.jit = _Kernels(native)
-        self.real_transforms = RealTransforms()
+        self.transform_trials, self._kernels = Trials(), None
         self.rwlock = native.rwlock
         return BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if strict else "")
 

@@ -3,16 +3,16 @@
 A committed descriptor is not changed by running it, so threads may share a plan. Real transforms of several axes are undone axis
 by axis: DFTI's own way supposes that the input is half of a mirror image along all of them, which not every input is.
 
-Where float32 is wrong or loses digits, it is computed in float64, as "dfti_double": the input is converted before, the result
-after. Where float64 loses digits, MKL is refused.
+Where float32 is wrong or loses digits (`transform_trials`), it is computed in float64, as "dfti_double": the input is converted
+before, the result after. Where float64 loses digits, MKL is refused.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterator
-from math import prod, sqrt
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ from ..fft_steps import (
     Steps,
     batches,
     empty_plan,
-    in_double,
     in_pieces,
     offsets,
     on_threads,
@@ -41,23 +40,16 @@ from ..fft_steps import (
     pieces,
     unfit,
 )  # fmt: skip
+from .transform_trials import Trials, doubtful
 
-__all__ = ["Descriptor", "RealTransforms", "fft_algorithms", "prepare_fft"]
+__all__ = ["Descriptor", "fft_algorithms", "prepare_fft"]
 
 SINGLE, DOUBLE, COMPLEX, REAL = "s", "d", 32, 33
 FORWARD_SCALE, BACKWARD_SCALE, NUMBER_OF_TRANSFORMS, CONJUGATE_EVEN_STORAGE, PLACEMENT = 4, 5, 7, 10, 11
 INPUT_STRIDES, OUTPUT_STRIDES, INPUT_DISTANCE, OUTPUT_DISTANCE, THREAD_LIMIT = 12, 13, 14, 15, 27
 COMPLEX_COMPLEX, NOT_INPLACE = 39, 44
 MOST_AXES = 7
-LARGEST = 47  # prime factor that is not transformed by a convolution
-IN_DOUBLE = in_double(LARGEST)
 LINES = 16  # that are copied side by side
-
-# Real transforms of float32 are measured from so many points on: on some processors other lengths than the errata list were
-# seen to lose up to a digit and a half. Above the largest the rounding of what was found so far is below that of a good
-# transform again.
-CHECKED_FROM, CHECKED_TO = 1 << 16, 1 << 24
-ALLOWED = 2.4e-7  # good transforms have 1.4e-7 to 2.2e-7; NumPy, which computes in float64, has 2.5e-8
 
 
 class DftiError(RuntimeError):
@@ -266,74 +258,8 @@ class DftiSteps(Steps):
         )  # fmt: skip
 
 
-class RealTransforms:
-    """Accuracy of MKL's real transforms in float32 on this processor: each size is tried once, when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, int, int], float] = {}
-        self._lock = threading.RLock()
-
-    def error(self, traits: BlasTraits, kind: str, n: int, threads: int) -> float:
-        """Relative error (in the Euclidean norm, against NumPy in float64) of "r2c" or "c2r" with n points."""
-        key = kind, n, min(threads, 2)
-        with self._lock:
-            if key not in self._found:
-                self._found[key] = self.measure(traits, kind, n, threads)
-            return self._found[key]
-
-    def measure(self, traits: BlasTraits, kind: str, n: int, threads: int) -> float:
-        """One transform of random numbers in float32, and by NumPy in float64."""
-        rng = np.random.default_rng(n)
-        numbers = rng.random(n if kind == "r2c" else 2 * (n // 2 + 1), np.float32) - np.float32(0.5)
-        if kind == "r2c":
-            x, result = numbers, np.empty(n // 2 + 1, np.complex64)
-            exact: Any = np.fft.rfft(x.astype(np.float64), norm="ortho")
-        else:
-            x, result = numbers.view(np.complex64), np.empty(n, np.float32)
-            exact = np.fft.irfft(x.astype(np.complex128), n, norm="ortho")
-        former = traits.thread_guard.enter(threads)
-        try:
-            d = Descriptor(traits.native, SINGLE, REAL, (n,), ((1,), (1,)), (1, 0, 0), threads, 1 / sqrt(n))
-            compute = traits.native.address("DftiComputeForward" if kind == "r2c" else "DftiComputeBackward")
-            pointers = (ctypes.c_void_p(array.ctypes.data) for array in (x, result))
-            status = traits.native.call(compute, ctypes.c_void_p(d.address), *pointers, restype=ctypes.c_long)
-        finally:
-            traits.thread_guard.leave(former)
-        if status:
-            raise DftiError(f"a transform of {n} points: {status_text(traits.native, status)}")
-        size = _length(exact)
-        np.subtract(result, exact, out=exact)
-        return _length(exact) / size
-
-    def refusal(self, traits: BlasTraits, p: FftProblem, threads: int) -> str:
-        """Returns the reason why the real transform must not be used for a Problem, or an empty string."""
-        kind = real_kind(p)
-        n = p.lengths[-1]
-        if not kind or not p.single or not CHECKED_FROM <= n <= CHECKED_TO:
-            return ""
-        error = self.error(traits, kind, n, threads)
-        if error <= ALLOWED:
-            return ""
-        return (
-            f"its real transform of {n} points in float32 is inaccurate on this processor: relative error {error:.1e},"
-            f" measured now; {ALLOWED:.1e} is allowed"
-        )
-
-
-def _length(x: Any) -> float:
-    # Not by `np.linalg.norm`: its call of BLAS would be recorded as one of the program's.
-    return sqrt(np.sum(x.real**2) + np.sum(x.imag**2))
-
-
-def real_kind(p: FftProblem) -> str:
-    """The real transform inside a Problem: "r2c", "c2r", or none."""
-    if p.op in ("fft.r2c", "fft.c2r"):
-        return p.op.removeprefix("fft.")
-    return "r2c" if p.op == "fft.c2c" and p.dtype.kind != "c" else ""
-
-
 def fft_algorithms(
-    library: Library, traits: BlasTraits, checks: RealTransforms, problem: FftProblem, threads: int
+    library: Library, traits: BlasTraits, trials: Trials, problem: FftProblem, threads: int
 ) -> Iterator[Algorithm | Refusal]:
     """Lists DFTI's algorithms for a Problem, or the reason why there are none."""
     from .. import errata
@@ -350,20 +276,37 @@ def fft_algorithms(
         yield Refusal(name, "dfti", reason or f"DFTI transforms up to {MOST_AXES} axes, not {len(problem.axes)}")
         return
     wrong = any(True for _ in errata.matching(library, problem, "dfti"))  # a choice refuses it; it is listed to be checked
+    sets = library.instruction_sets()
+    doubt = not wrong and doubtful(problem, avx512=sets is None or "avx512" in sets)
+
+    def ways(count: int, divided: bool = False) -> Iterator[tuple[str, str, str] | Refusal]:
+        reason = trials.refusal(problem, count, divided, partial(_plan, traits, count, divided)) if doubt else ""
+        if reason:
+            yield Refusal(name, "dfti", reason)
+        if (reason or wrong) and problem.single:
+            yield "dfti_double", "f64", "float32 computed in float64"
+        if not reason and not (wrong and divided):
+            yield "dfti", "", ""
+
     counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS else []
     for count in (*counts, 1):
-        reason = ""
-        if not wrong:
-            reason = IN_DOUBLE if problem.needs_double(LARGEST) else checks.refusal(traits, problem, count)
-        if reason and (count == 1 or reason != IN_DOUBLE):
-            yield Refusal(name, "dfti", reason)
-        ways = [("dfti_double", "f64", "float32 computed in float64")] if (reason or wrong) and problem.single else []
-        if not reason:
-            ways.append(("dfti", "", ""))
-        for way, precision, note in ways:
-            yield on_threads(name, way, count, pool=traits.pool, precision=precision, note=note)
-            if count == 1 and not (wrong and way == "dfti"):
+        for found in ways(count):
+            if isinstance(found, Refusal):
+                yield found
+            else:
+                way, precision, note = found
+                yield on_threads(name, way, count, pool=traits.pool, precision=precision, note=note)
+    if any(True for _ in in_pieces(name, "dfti", problem, threads, pool=traits.pool)):
+        for found in ways(threads, divided=True):
+            if isinstance(found, Refusal):
+                yield found
+            else:
+                way, precision, note = found
                 yield from in_pieces(name, way, problem, threads, pool=traits.pool, precision=precision, note=note)
+
+
+def _plan(traits: BlasTraits, threads: int, divided: bool, problem: FftProblem) -> Any:
+    return DftiSteps(traits, problem, threads, divided=divided).plan()
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:

@@ -1,0 +1,138 @@
+"""Accuracy of MKL's transforms where some lose digits: each is tried once, beside NumPy in float64, before it may be used.
+
+What is lost depends on the length, the processor's instructions and the precision, by no rule that is known. With kernels for
+AVX-512 (2026.2), of random complex float32 lengths that are long or have large prime factors 20 % have over ten times NumPy's
+error, up to 4e-4 at 906,770 points; of float64 lengths with a prime factor of 17 or more 55 %, up to 2,800 times. Float32 lengths
+with prime factors above 47 have 6 to 14 times that error with any kernels, and real ones from 2^16 points on lose up to a digit
+and a half on some processors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from ...problems import Operand
+from ...problems.fft_problem import FftProblem, largest_factor
+from ..reference import reference_fft
+
+__all__ = ["LARGEST", "Trials", "doubtful"]
+
+LARGEST = 47  # prime factor that is not transformed by a convolution
+REAL_FROM, MOST_POINTS = 1 << 16, 1 << 24  # longer real transforms were right, others are not tried
+MOST_AT_ONCE = 1 << 22  # points of a batch; of a larger one so many are tried
+# Relative errors that are allowed, in the Euclidean norm: of float32 a little less than ten times NumPy's, which computes in
+# float64 and has 2.5e-8; of float64, against NumPy's result, between what is usual (4e-16 to 8e-16) and what loses a digit.
+ALLOWED = {"float32": 2.4e-7, "float64": 1.2e-15}
+FEW, DRAWS = 2048, 4  # numbers below which the error is a matter of luck, and how often it is measured then
+KEPT = 4096  # results of trials
+
+
+def doubtful(p: FftProblem, avx512: bool) -> bool:
+    """Tells whether a transform in its input's precision may lose digits by MKL's kernels, with or without those for AVX-512."""
+    if not p.single:
+        return avx512 and any(n > largest_factor(n) >= 17 for n in p.lengths)
+    if p.needs_double(LARGEST) or (avx512 and not all(map(_short_and_smooth, p.lengths))):
+        return True
+    real = p.op != "fft.c2c" or p.dtype.kind != "c"
+    return real and REAL_FROM <= p.lengths[-1] <= MOST_POINTS
+
+
+def _short_and_smooth(n: int) -> bool:
+    """Tells whether kernels for AVX-512 were right: up to 4096 points; and powers of two, or 64 times 2, 3 and 5, above it."""
+    if n & (n - 1) == 0:
+        return n <= 1 << 20
+    factor = largest_factor(n)
+    return (n <= 4096 and factor <= 13) or (n <= 1 << 17 and n % 64 == 0 and factor <= 5)
+
+
+class Trials:
+    """Results of trials in this process, the latest `KEPT`. Threads that ask for the same one wait for it."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[FftProblem, int, bool], str] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def refusal(self, p: FftProblem, threads: int, divided: bool, make: Callable[[FftProblem], Any]) -> str:
+        """Returns the reason why a transform that is `doubtful` must not be used, or an empty string.
+
+        Parameters
+        ----------
+        p
+            What is asked.
+        threads, divided
+            How it would be computed: on how many threads, and whether in pieces of a fixed size.
+        make
+            Returns the Plan that computes a Problem so.
+        """
+        if p.points > MOST_POINTS:
+            return f"some lengths lose digits, and one of {p.points} points is too large to be tried"
+        tried = _smaller(p)
+        key = tried, threads, divided
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = self.outcome(tried, make)
+                if len(self._found) > KEPT:
+                    self._found.popitem(last=False)
+            return self._found[key]
+
+    def outcome(self, p: FftProblem, make: Callable[[FftProblem], Any]) -> str:
+        """Returns the reason after a trial."""
+        dtype = p.real.name
+        try:
+            error = self.measure(p, make)
+        except Exception as failed:
+            return f"whether it loses digits could not be tried: {type(failed).__name__}: {failed}"
+        if error <= ALLOWED[dtype]:
+            return ""
+        points, allowed = "x".join(map(str, p.lengths)), ALLOWED[dtype]
+        return f"loses digits at {points} points: relative error {error:.1e} in {dtype}, tried now; {allowed:.1e} is allowed"
+
+    def measure(self, p: FftProblem, make: Callable[[FftProblem], Any]) -> float:
+        """Returns the error of random transforms, relative to NumPy's result in float64."""
+        plan = make(p)
+        arrays = [o.empty() for o in p.operands]
+        x = next(array for o, array in zip(p.operands, arrays, strict=True) if o.role == "input")
+        wide = np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
+        exact = reference_fft.plan(replace(p, operands=(Operand.contiguous("input", wide, x.shape),)))
+        errors = []
+        for seed in range(DRAWS if x.size < FEW else 1):
+            _fill(x, np.random.default_rng(seed))
+            reference = exact(x.astype(wide, order="C"))
+            size = _length(reference)
+            np.subtract(plan(*arrays), reference, out=reference)
+            errors.append(_length(reference) / size)
+        return max(errors)
+
+
+def _smaller(p: FftProblem) -> FftProblem:
+    """A Problem with fewer transforms, where there are very many."""
+    shape = [1 if axis in p.axes else n for axis, n in enumerate(p.result)]
+    most = max(MOST_AT_ONCE // p.points, 1)
+    for axis in range(len(shape)):
+        shape[axis] = min(shape[axis], max(most // prod(shape[axis + 1 :]), 1))
+    if prod(shape) == p.items:
+        return p
+
+    def cut(sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(n if axis in p.axes else shape[axis] for axis, n in enumerate(sizes))
+
+    return replace(p, operands=tuple(replace(o, shape=cut(o.shape)) for o in p.operands), result=cut(p.result))
+
+
+def _fill(array: Any, rng: np.random.Generator) -> None:
+    """Uniform numbers between -0.5 and 0.5."""
+    parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+    for part in parts:
+        part[...] = rng.random(array.shape, part.dtype) - part.dtype.type(0.5)
+
+
+def _length(x: Any) -> float:
+    # Not by `np.linalg.norm`: its call of BLAS would be recorded as one of the program's.
+    return sqrt(np.sum(x.real**2) + np.sum(x.imag**2))

@@ -1,0 +1,203 @@
+"""MKL's transforms that may lose digits are tried before they are used, each once, and refused where they do."""
+
+import numpy as np
+import pytest
+from fft_cases import arrays_like, error, plans_of, problem, wanted
+
+from backline import libraries
+from backline.errors import LibraryFailed
+from backline.libraries.base import Algorithm, Refusal
+from backline.libraries.mkl import transform_trials
+from backline.libraries.mkl.transform_trials import ALLOWED, Trials, doubtful
+from backline.libraries.reference import reference_fft
+
+mkl = libraries.get("mkl")
+MOST_ERROR = {"float32": 2.5e-7, "float64": 1.5e-15}
+
+
+def transform(op, n, dtype, rows=()):
+    return problem(op, np.zeros((*rows, n // 2 + 1 if op == "c2r" else n), dtype), lengths=(n,))
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "dtype"),
+    [
+        ("c2r", 8256, "complex64"), ("c2c", 16807, "complex64"), ("c2c", 34, "complex64"), ("r2c", 31250, "float32"),
+        ("c2c", 1030, "complex128"), ("r2c", 68, "float64"), ("c2r", 2060, "complex128"), ("c2c", 1022, "float64"),
+        ("c2c", 1 << 21, "complex64"),
+    ],
+)  # fmt: skip
+def test_doubtful_by_kernels_for_avx512(op, n, dtype):
+    for p in (transform(op, n, dtype), transform(op, n, dtype, (2, 3))):
+        assert doubtful(p, True) and not doubtful(p, False)
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "dtype"),
+    [("c2c", 134, "complex64"), ("r2c", 134, "float32"), ("r2c", 1 << 16, "float32"), ("c2c", 1 << 20, "float32"), ("c2r", 1 << 24, "complex64")],
+)  # fmt: skip
+def test_doubtful_by_any_kernels(op, n, dtype):
+    assert doubtful(transform(op, n, dtype), False)
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "dtype"),
+    [
+        ("c2r", 8192, "complex64"), ("c2r", 1000, "complex64"), ("c2c", 1 << 20, "complex64"), ("r2c", 48000, "float32"),
+        ("c2c", 3003, "complex64"), ("c2c", 1031, "complex128"), ("c2c", 100000, "complex128"), ("r2c", 15015, "float64"),
+        ("c2c", 67, "complex64"),
+    ],
+)  # fmt: skip
+def test_not_doubtful(op, n, dtype):
+    if n != 67:
+        assert not doubtful(transform(op, n, dtype), True)
+    assert not doubtful(transform(op, n, dtype), False)
+
+
+def scaled(p, factor):
+    """NumPy's plan with results that are wrong by a factor."""
+    right = reference_fft.plan(p)
+    return lambda *arrays: right(*arrays) * p.real.type(1 + factor)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_what_is_allowed(dtype):
+    p = transform("c2c", 1030, dtype)
+    allowed = ALLOWED[p.real.name]
+    assert not Trials().refusal(p, 1, False, reference_fft.plan)
+    assert not Trials().refusal(p, 1, False, lambda p: scaled(p, 0.7 * allowed))
+    reason = Trials().refusal(p, 1, False, lambda p: scaled(p, 3 * allowed))
+    assert reason.startswith("loses digits at 1030 points: relative error ") and f"in {p.real.name}, tried now" in reason
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_results_that_are_no_numbers_are_refused(value):
+    def make(p):
+        return lambda *arrays: np.full(p.result, value, p.result_dtype)
+
+    assert f"relative error {value}" in Trials().refusal(transform("c2c", 134, "complex64"), 1, False, make)
+
+
+def test_one_trial_for_each_problem_and_way():
+    made = []
+
+    def make(p):
+        made.append(p)
+        return reference_fft.plan(p)
+
+    trials = Trials()
+    x = np.zeros((4, 1030), np.complex128)
+    for _ in range(2):
+        assert not trials.refusal(problem("c2c", x), 2, False, make)
+    assert len(made) == 1
+    for threads, divided, array in ((1, False, x), (2, True, x), (2, False, x[:, ::-1]), (2, False, x[1:])):
+        assert not trials.refusal(problem("c2c", array), threads, divided, make)
+    assert not trials.refusal(problem("c2c", x, scale=1 / 1030), 2, False, make)  # which MKL rounds to float32
+    assert len(made) == 6
+
+
+def test_the_latest_results_are_kept(monkeypatch):
+    monkeypatch.setattr(transform_trials, "KEPT", 3)
+    trials, made = Trials(), []
+
+    def make(p):
+        made.append(p.points)
+        return reference_fft.plan(p)
+
+    for n in (34, 38, 46, 58, 34):
+        trials.refusal(transform("c2c", n, "complex64"), 1, False, make)
+    assert made == [34, 38, 46, 58, 34] and len(trials._found) == 3
+
+
+def test_many_transforms_are_tried_by_fewer(monkeypatch):
+    monkeypatch.setattr(transform_trials, "MOST_AT_ONCE", 2000)
+    tried = []
+
+    def make(p):
+        tried.append((p.operands[0].shape, p.operands[0].strides, p.result))
+        return reference_fft.plan(p)
+
+    x = np.zeros((5, 134, 7, 3), np.complex64)
+    assert not Trials().refusal(problem("c2c", x, (1,)), 1, False, make)
+    assert tried == [((1, 134, 4, 3), x.strides, (1, 134, 4, 3))]
+    assert not Trials().refusal(problem("r2c", x.real, (1,)), 1, False, make)
+    assert tried[1] == ((1, 134, 4, 3), x.strides, (1, 68, 4, 3))
+
+
+def test_what_is_too_large_is_refused_untried():
+    p = transform("c2c", (1 << 24) + 2, "complex64")
+
+    def make(p):
+        raise AssertionError
+
+    assert doubtful(p, True) and "16777218 points is too large to be tried" in Trials().refusal(p, 1, False, make)
+
+
+def test_a_trial_that_fails_refuses():
+    def make(p):
+        raise LibraryFailed("MKL failed to run it", cause="out of memory")
+
+    reason = Trials().refusal(transform("c2c", 134, "complex64"), 1, False, make)
+    assert reason.startswith("whether it loses digits could not be tried: LibraryFailed: MKL failed to run it")
+
+
+@pytest.mark.parametrize("op", ["c2c", "r2c", "c2r"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_inputs_and_outputs_of_any_layout_are_measured(op, sign):
+    """The reference computes what the Problem says: NumPy's plan in the same precision agrees with it to its rounding."""
+    for x in arrays_like((3, 34), "complex64" if op == "c2r" else "float32").values():
+        for axes, lengths in (((1,), (34,)), ((0, 1), (3, 38))):
+            for out in (None, np.empty(problem(op, x, axes, lengths, sign).result, problem(op, x).result_dtype)[..., ::-1]):
+                p = problem(op, x, axes, lengths, sign, 0.3, out=out)
+                assert Trials().measure(p, reference_fft.plan) < 2e-7
+
+
+@pytest.mark.skipif(not mkl.available(), reason="MKL is not installed")
+class TestMKL:
+    @pytest.fixture
+    def bad(self, monkeypatch):
+        """A processor with kernels that lose digits at even lengths is imitated."""
+        trials = Trials()
+        monkeypatch.setattr(trials, "measure", lambda p, make: 4.2e-6 if p.points % 2 == 0 else 2e-7)
+        monkeypatch.setattr(mkl, "transform_trials", trials)
+
+    @pytest.mark.parametrize("op", ["r2c", "c2r", "c2c"])
+    @pytest.mark.parametrize("sign", [-1, 1])
+    def test_refused_and_replaced(self, bad, op, sign):
+        n = 1 << 16
+        rng = np.random.default_rng(2)
+        x = rng.random(n, np.float32) - np.float32(0.5)
+        if op == "c2r":
+            x = np.fft.rfft(x.astype(np.float64)).astype(np.complex64)
+            x[0] += 3j  # has no say
+        p = problem(op, x, lengths=(n,), sign=sign)
+        found = list(mkl.algorithms(p, 2))
+        refused = [f for f in found if isinstance(f, Refusal)]
+        assert {r.name for r in refused} == {"dfti"} and "4.2e-06" in refused[0].reason and "65536 points" in refused[0].reason
+        able = [f for f in found if isinstance(f, Algorithm)]
+        assert {(a.name, a.precision) for a in able} == {("dfti_double", "f64")}
+        for a in able:
+            assert error(mkl.prepare(p, a)(x), wanted(p, x)) <= MOST_ERROR["float32"]
+
+    def test_float64_is_refused_and_not_replaced(self, bad, monkeypatch):
+        monkeypatch.setattr(mkl, "instruction_sets", lambda: ("avx2", "avx512"))
+        found = list(mkl.algorithms(transform("c2c", 1030, "complex128"), 1))
+        assert [type(f) for f in found] == [Refusal] and "relative error 4.2e-06 in float64" in found[0].reason
+
+    def test_what_passes_is_used_in_its_own_precision(self, bad):
+        found = list(mkl.algorithms(transform("c2c", 10007, "complex64"), 2))
+        assert found and all(isinstance(f, Algorithm) and f.name == "dfti" for f in found)
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+    def test_what_was_tried_is_right_for_other_numbers(self, dtype):
+        """Lengths of every kind that is doubtful anywhere; whatever is listed keeps what is promised."""
+        rng = np.random.default_rng(3)
+        for n in (34, 134, 1006, 1030, 2042, 6356, 16807, 93750, 187527):
+            for rows in ((), (3,)):
+                shape = (*rows, n)
+                x = rng.standard_normal(shape) * 100
+                x = (x + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+                p = problem("c2c" if np.dtype(dtype).kind == "c" else "r2c", x)
+                if dtype in ("float32", "complex64") or any(isinstance(f, Algorithm) for f in mkl.algorithms(p, 2)):
+                    for a, plan in plans_of(mkl, p):
+                        assert error(plan(x), wanted(p, x)) <= MOST_ERROR[p.real.name], (a.key, n, rows)
