@@ -7,6 +7,7 @@
 #include "boundary.hpp"
 #include "clock.hpp"
 #include "ended_threads.hpp"
+#include "exception_flags.hpp"
 #include "pool.hpp"
 
 namespace backline {
@@ -83,6 +84,7 @@ void run_share(int index, void *raw) {
     int64_t first = count * index / threads, last = count * (index + 1) / threads;
     ThreadCountGuard *thread_guard = index > 0 ? share.local : nullptr;  // the first job runs on the thread that entered
     int former = thread_guard ? thread_guard->enter(share.in_library) : 0;
+    WithoutFlags without;
     for (int64_t item = first; item < last; ++item) {
         bool finite = true;  // an item that is not gets no native calls, but its copies: info and outputs are told
         for (const Step &s : share.group->steps)
