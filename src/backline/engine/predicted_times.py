@@ -50,6 +50,8 @@ FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
+# Refused at some lengths, by no rule: where they were not measured, nothing follows for other lengths.
+TRIED = ("mkl.dfti@1", "mkl.dfti@n")
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
 # one that is: MKL and BLIS 0.9 keep to AVX2 there. That matters less in transforms, and where memory bounds the speed: in
 # products with vectors, and in reductions of matrices to simpler ones, half of which are such. About the medians over what both
@@ -130,13 +132,17 @@ def _near(here: ProcessorClass, place: Place, generation: int) -> tuple[Points |
 class Points:
     """Measurements of one operation and dtype, as arrays: every new shape of a program asks, so numbers of steps count."""
 
+    counted: Any = None  # where `powers` has a time; None where it has all
+
     def __init__(self, found: list[tuple[Measured, float, Times]], keys: tuple[str, ...], origins: list[Any]) -> None:
         self.keys, self.origins = keys, origins
         self.places = [m.place for m, _, _ in found]
         self.work = np.array([p.work for p in self.places])
         self.far = np.array([far for _, far, _ in found])
         self.added = np.array([NUMPY * key.startswith("numpy.") for key in keys])
-        self.powers = 2.0 ** (POWER * _filled(found, keys))
+        powers = 2.0 ** (POWER * _filled(found, keys))
+        self.counted = None if not np.isnan(powers).any() else (~np.isnan(powers)).astype(float)
+        self.powers = np.nan_to_num(powers)
         self._known: dict[tuple[str, int], tuple[Any, Any, Any, Any]] = {}
 
     def _scales(self, shape_class: str, count: int) -> tuple[Any, Any, Any, Any]:
@@ -163,7 +169,8 @@ class Points:
         """
         weights = np.exp((distances.min() - distances) / WIDTH)
         # Not by `@`: a call of BLAS would be recorded as one of the program's, and would depend on the library that is exchanged.
-        means = np.einsum("i,ij->j", weights, self.powers) / weights.sum()
+        total = weights.sum() if self.counted is None else np.einsum("i,ij->j", weights, self.counted)
+        means = np.einsum("i,ij->j", weights, self.powers) / total
         return np.log2(means) / POWER + self.added
 
 
@@ -171,7 +178,7 @@ def _filled(found: list[tuple[Measured, float, Times]], keys: tuple[str, ...]) -
     """Returns log2 of the times of all keys in all measurements: of what was not measured, the time that it is taken to need.
 
     On all threads that is about the time on one, where that was measured. Else it was not worth measuring, beside what is fastest
-    on as many threads.
+    on as many threads; of those in `TRIED` it is not known, NaN.
     """
     logs = np.array([[logs.get(key, math.nan) for key in keys] for _, _, logs in found])
     column = {key: i for i, key in enumerate(keys)}
@@ -180,8 +187,8 @@ def _filled(found: list[tuple[Measured, float, Times]], keys: tuple[str, ...]) -
         if alone is not None:
             logs[:, i] = np.where(np.isnan(logs[:, i]), logs[:, alone] + UNLISTED, logs[:, i])
     for threads in ("@1", "@n"):
-        columns = [i for key, i in column.items() if key.endswith(threads)]
-        full = [i for i in columns if fineness(keys[i]) == 2]
+        columns = [i for key, i in column.items() if key.endswith(threads) and key not in TRIED]
+        full = [i for key, i in column.items() if key.endswith(threads) and fineness(key) == 2]
         least = np.fmin.reduce(logs[:, full], axis=1, initial=math.inf) if full else np.full(len(found), math.inf)
         absent = ABSENT + np.where(np.isinf(least), 0.0, np.fmax(least, 0.0))[:, None]
         logs[:, columns] = np.where(np.isnan(logs[:, columns]), absent, logs[:, columns])
