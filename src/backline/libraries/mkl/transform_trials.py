@@ -1,9 +1,9 @@
 """Accuracy of MKL's transforms where some lose digits: each is tried once, beside NumPy in float64, before it may be used.
 
-What is lost depends on the length, the processor's instructions and the precision, by no rule that is known. On an Intel Xeon with
-kernels for AVX-512 (2026.2), 51 of 909 random transforms of float32 that are doubtful by the rules below, and 179 of 547 of
-float64, have over ten times NumPy's error, up to 2,000 and 2,700 times (benchmarks/fft_accuracy.py --library mkl --untried). Real
-transforms of float32 from 2^16 points on lose up to a digit and a half on some other processors.
+What is lost depends on the length, the processor's instructions and the precision, by no rule that is known. On an Intel Xeon,
+with kernels for AVX-512 (2026.2), 51 of 909 random transforms of float32 that are doubtful by the rules below, and 179 of 547
+of float64, have over ten times NumPy's error, up to 2,000 and 2,700 times: `benchmarks/fft_accuracy.py --library mkl --untried`.
+Real ones of float32 from 2^16 points on lose up to a digit and a half on some other processors.
 """
 
 from __future__ import annotations
