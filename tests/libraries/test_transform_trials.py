@@ -1,5 +1,9 @@
 """MKL's transforms that may lose digits are tried before they are used, each once, and refused where they do."""
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 from fft_cases import arrays_like, error, plans_of, problem, wanted
@@ -133,12 +137,57 @@ def test_what_is_too_large_is_refused_untried():
     assert doubtful(p, True) and "16777218 points is too large to be tried" in Trials().refusal(p, 1, False, make)
 
 
-def test_a_trial_that_fails_refuses():
+def test_a_trial_that_fails_refuses_until_one_succeeds():
     def make(p):
         raise LibraryFailed("MKL failed to run it", cause="out of memory")
 
-    reason = Trials().refusal(transform("c2c", 134, "complex64"), 1, False, make)
+    trials, p = Trials(), transform("c2c", 134, "complex64")
+    reason = trials.refusal(p, 1, False, make)
     assert reason.startswith("whether it loses digits could not be tried: LibraryFailed: MKL failed to run it")
+    assert not trials.refusal(p, 1, False, reference_fft.plan)
+
+
+def test_a_later_draw_that_is_no_number_refuses():
+    drawn = []
+
+    def make(p):
+        right = reference_fft.plan(p)
+
+        def run(*arrays):
+            drawn.append(1)
+            return right(*arrays) * (np.float32(np.nan) if len(drawn) == 3 else 1)
+
+        return run
+
+    assert "relative error nan" in Trials().refusal(transform("c2c", 134, "complex64"), 1, False, make) and len(drawn) == 4
+
+
+def test_an_input_without_elements_is_zeros():
+    p = problem("c2c", np.zeros((3, 0), np.complex64), lengths=(134,))
+    assert not Trials().refusal(p, 1, False, reference_fft.plan)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_that_was_forked_during_a_trial_makes_its_own():
+    began, ends = threading.Event(), threading.Event()
+    trials, p = Trials(), transform("c2c", 134, "complex64")
+
+    def make(p):
+        began.set()
+        ends.wait(60)
+        return reference_fft.plan(p)
+
+    thread = threading.Thread(target=trials.refusal, args=(p, 1, False, make))
+    thread.start()
+    assert began.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        os._exit(bool(trials.refusal(p, 1, False, reference_fft.plan)))
+    ends.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("op", ["c2c", "r2c", "c2r"])

@@ -8,6 +8,7 @@ Real ones of float32 from 2^16 points on lose up to a digit and a half on some o
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -51,12 +52,24 @@ def _short_and_smooth(n: int) -> bool:
     return (n <= 4096 and factor <= 13) or (n <= 1 << 17 and n % 64 == 0 and factor <= 5)
 
 
+_lock = threading.RLock()  # of all trials, so that nothing is tried twice
+
+
+def _new_lock() -> None:
+    """In a forked child: the thread that held it is not there."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
 class Trials:
-    """Results of trials in this process, the latest `KEPT`. Threads that ask for the same one wait for it."""
+    """Errors that trials in this process found, the latest `KEPT`."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[FftProblem, int, bool], str] = OrderedDict()
-        self._lock = threading.RLock()
+        self._found: OrderedDict[tuple[FftProblem, int, bool], float] = OrderedDict()
 
     def refusal(self, p: FftProblem, threads: int, divided: bool, make: Callable[[FftProblem], Any]) -> str:
         """Returns the reason why a transform that is `doubtful` must not be used, or an empty string.
@@ -72,26 +85,26 @@ class Trials:
         """
         if p.points > MOST_POINTS:
             return f"some lengths lose digits, and one of {p.points} points is too large to be tried"
+        dtype, allowed = p.real.name, ALLOWED[p.real.name]
+        try:
+            error = self.error(p, threads, divided, make)
+        except Exception as failed:  # which may succeed the next time
+            return f"whether it loses digits could not be tried: {type(failed).__name__}: {failed}"
+        if error <= allowed:
+            return ""
+        points = "x".join(map(str, p.lengths))
+        return f"loses digits at {points} points: relative error {error:.1e} in {dtype}, tried now; {allowed:.1e} is allowed"
+
+    def error(self, p: FftProblem, threads: int, divided: bool, make: Callable[[FftProblem], Any]) -> float:
+        """Returns the error that was found before, or by a trial now."""
         tried = _smaller(p)
         key = tried, threads, divided
-        with self._lock:
+        with _lock:
             if key not in self._found:
-                self._found[key] = self.outcome(tried, make)
+                self._found[key] = self.measure(tried, make)
                 if len(self._found) > KEPT:
                     self._found.popitem(last=False)
             return self._found[key]
-
-    def outcome(self, p: FftProblem, make: Callable[[FftProblem], Any]) -> str:
-        """Returns the reason after a trial."""
-        dtype = p.real.name
-        try:
-            error = self.measure(p, make)
-        except Exception as failed:
-            return f"whether it loses digits could not be tried: {type(failed).__name__}: {failed}"
-        if error <= ALLOWED[dtype]:
-            return ""
-        points, allowed = "x".join(map(str, p.lengths)), ALLOWED[dtype]
-        return f"loses digits at {points} points: relative error {error:.1e} in {dtype}, tried now; {allowed:.1e} is allowed"
 
     def measure(self, p: FftProblem, make: Callable[[FftProblem], Any]) -> float:
         """Returns the error of random transforms, relative to NumPy's result in float64."""
@@ -106,8 +119,8 @@ class Trials:
             reference = exact(x.astype(wide, order="C"))
             size = _length(reference)
             np.subtract(plan(*arrays), reference, out=reference)
-            errors.append(_length(reference) / size)
-        return max(errors)
+            errors.append(_length(reference) / (size or 1.0))  # an input without elements is zeros
+        return float(np.max(errors))  # NaN where one is
 
 
 def _smaller(p: FftProblem) -> FftProblem:
