@@ -6,17 +6,22 @@ import threading
 
 import numpy as np
 import pytest
+import scipy.fft
 from fft_cases import arrays_like, error, plans_of, problem, wanted
 
+import backline
 from backline import libraries
 from backline.errors import LibraryFailed
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.mkl import transform_trials
-from backline.libraries.mkl.transform_trials import ALLOWED, Trials, doubtful
+from backline.libraries.mkl.transform_trials import ALLOWED, Trials, doubtful, luck
 from backline.libraries.reference import reference_fft
 
 mkl = libraries.get("mkl")
 MOST_ERROR = {"float32": 2.5e-7, "float64": 1.5e-15}
+ONE = Algorithm(library="mkl", name="dfti")
+TWO = Algorithm(library="mkl", name="dfti", threads=2)
+IN_PIECES = Algorithm(library="mkl", name="dfti_parts", threads=2)
 
 
 def transform(op, n, dtype, rows=()):
@@ -68,9 +73,9 @@ def scaled(p, factor):
 def test_what_is_allowed(dtype):
     p = transform("c2c", 1030, dtype)
     allowed = ALLOWED[p.real.name]
-    assert not Trials().refusal(p, 1, False, reference_fft.plan)
-    assert not Trials().refusal(p, 1, False, lambda p: scaled(p, 0.7 * allowed))
-    reason = Trials().refusal(p, 1, False, lambda p: scaled(p, 3 * allowed))
+    assert not Trials().refusal(p, ONE, reference_fft.plan)
+    assert not Trials().refusal(p, ONE, lambda p: scaled(p, 0.7 * allowed))
+    reason = Trials().refusal(p, ONE, lambda p: scaled(p, 3 * allowed))
     assert reason.startswith("loses digits at 1030 points: relative error ") and f"in {p.real.name}, tried now" in reason
 
 
@@ -79,7 +84,7 @@ def test_results_that_are_no_numbers_are_refused(value):
     def make(p):
         return lambda *arrays: np.full(p.result, value, p.result_dtype)
 
-    assert f"relative error {value}" in Trials().refusal(transform("c2c", 134, "complex64"), 1, False, make)
+    assert "relative error inf" in Trials().refusal(transform("c2c", 134, "complex64"), ONE, make)
 
 
 def test_one_trial_for_each_problem_and_way():
@@ -92,12 +97,15 @@ def test_one_trial_for_each_problem_and_way():
     trials = Trials()
     x = np.zeros((4, 1030), np.complex128)
     for _ in range(2):
-        assert not trials.refusal(problem("c2c", x), 2, False, make)
+        assert not trials.refusal(problem("c2c", x), TWO, make)
     assert len(made) == 1
-    for threads, divided, array in ((1, False, x), (2, True, x), (2, False, x[:, ::-1]), (2, False, x[1:])):
-        assert not trials.refusal(problem("c2c", array), threads, divided, make)
-    assert not trials.refusal(problem("c2c", x, scale=1 / 1030), 2, False, make)  # which MKL rounds to float32
-    assert len(made) == 6
+    for algorithm, array in ((ONE, x), (TWO, x[:, ::-1]), (TWO, x[1:])):
+        assert not trials.refusal(problem("c2c", array), algorithm, make)
+    assert len(made) == 4
+    assert not trials.refusal(problem("c2c", x), IN_PIECES, make)  # all of them, and one
+    assert [p.items for p in made[4:]] == [4, 1]
+    assert not trials.refusal(problem("c2c", x, scale=1 / 1030), TWO, make)  # which MKL rounds to float32
+    assert len(made) == 7
 
 
 def test_the_latest_results_are_kept(monkeypatch):
@@ -109,7 +117,7 @@ def test_the_latest_results_are_kept(monkeypatch):
         return reference_fft.plan(p)
 
     for n in (34, 38, 46, 58, 34):
-        trials.refusal(transform("c2c", n, "complex64"), 1, False, make)
+        trials.refusal(transform("c2c", n, "complex64"), ONE, make)
     assert made == [34, 38, 46, 58, 34] and len(trials._found) == 3
 
 
@@ -122,19 +130,49 @@ def test_many_transforms_are_tried_by_fewer(monkeypatch):
         return reference_fft.plan(p)
 
     x = np.zeros((5, 134, 7, 3), np.complex64)
-    assert not Trials().refusal(problem("c2c", x, (1,)), 1, False, make)
+    assert not Trials().refusal(problem("c2c", x, (1,)), ONE, make)
     assert tried == [((1, 134, 4, 3), x.strides, (1, 134, 4, 3))]
-    assert not Trials().refusal(problem("r2c", x.real, (1,)), 1, False, make)
+    assert not Trials().refusal(problem("r2c", x.real, (1,)), ONE, make)
     assert tried[1] == ((1, 134, 4, 3), x.strides, (1, 68, 4, 3))
 
 
+@pytest.mark.parametrize(("threads", "items"), [(1, 2), (2, 2), (3, 3), (8, 7)])
+def test_of_large_transforms_as_many_are_tried_as_threads_and_two_at_least(threads, items, monkeypatch):
+    monkeypatch.setattr(transform_trials, "MOST_AT_ONCE", 200)
+    tried = []
+
+    def make(p):
+        tried.append(p.items)
+        return reference_fft.plan(p)
+
+    algorithm = Algorithm(library="mkl", name="dfti", threads=threads)
+    for shape in ((7, 134), (1, 7, 134), (7, 1, 134)):
+        assert not Trials().refusal(problem("c2c", np.zeros(shape, np.complex64)), algorithm, make)
+    assert tried == [items] * 3
+
+
+def test_one_bad_transform_among_many_is_found():
+    def make(p):
+        right = reference_fft.plan(p)
+
+        def run(x):
+            y = right(x)
+            y[-1] *= 1 + 2 * ALLOWED["float64"]
+            return y
+
+        return run
+
+    p = problem("c2c", np.zeros((100, 1030), np.complex128))
+    assert "loses digits at 1030 points" in Trials().refusal(p, ONE, make)
+
+
 def test_what_is_too_large_is_refused_untried():
-    p = transform("c2c", (1 << 24) + 2, "complex64")
+    p = transform("c2c", (1 << 25) + 2, "complex64")
 
     def make(p):
         raise AssertionError
 
-    assert doubtful(p, True) and "16777218 points is too large to be tried" in Trials().refusal(p, 1, False, make)
+    assert doubtful(p, True) and "33554434 points is too large to be tried" in Trials().refusal(p, ONE, make)
 
 
 def test_a_trial_that_fails_refuses_until_one_succeeds():
@@ -142,9 +180,9 @@ def test_a_trial_that_fails_refuses_until_one_succeeds():
         raise LibraryFailed("MKL failed to run it", cause="out of memory")
 
     trials, p = Trials(), transform("c2c", 134, "complex64")
-    reason = trials.refusal(p, 1, False, make)
+    reason = trials.refusal(p, ONE, make)
     assert reason.startswith("whether it loses digits could not be tried: LibraryFailed: MKL failed to run it")
-    assert not trials.refusal(p, 1, False, reference_fft.plan)
+    assert not trials.refusal(p, ONE, reference_fft.plan)
 
 
 def test_a_later_draw_that_is_no_number_refuses():
@@ -159,12 +197,12 @@ def test_a_later_draw_that_is_no_number_refuses():
 
         return run
 
-    assert "relative error nan" in Trials().refusal(transform("c2c", 134, "complex64"), 1, False, make) and len(drawn) == 4
+    assert "relative error inf" in Trials().refusal(transform("c2c", 134, "complex64"), ONE, make) and len(drawn) == 8
 
 
 def test_an_input_without_elements_is_zeros():
     p = problem("c2c", np.zeros((3, 0), np.complex64), lengths=(134,))
-    assert not Trials().refusal(p, 1, False, reference_fft.plan)
+    assert not Trials().refusal(p, ONE, reference_fft.plan)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -178,13 +216,17 @@ def test_a_child_that_was_forked_during_a_trial_makes_its_own():
         ends.wait(60)
         return reference_fft.plan(p)
 
-    thread = threading.Thread(target=trials.refusal, args=(p, 1, False, make))
+    thread = threading.Thread(target=trials.refusal, args=(p, ONE, make))
     thread.start()
     assert began.wait(60)
     child = os.fork()
     if not child:
-        signal.alarm(30)
-        os._exit(bool(trials.refusal(p, 1, False, reference_fft.plan)))
+        status = 2
+        try:
+            signal.alarm(30)
+            status = int(bool(trials.refusal(p, ONE, reference_fft.plan)))
+        finally:
+            os._exit(status)
     ends.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
@@ -249,4 +291,16 @@ class TestMKL:
                 p = problem("c2c" if np.dtype(dtype).kind == "c" else "r2c", x)
                 if dtype in ("float32", "complex64") or any(isinstance(f, Algorithm) for f in mkl.algorithms(p, 2)):
                     for a, plan in plans_of(mkl, p):
-                        assert error(plan(x), wanted(p, x)) <= MOST_ERROR[p.real.name], (a.key, n, rows)
+                        assert error(plan(x), wanted(p, x)) <= MOST_ERROR[p.real.name] * luck(n), (a.key, n, rows)
+
+    @pytest.mark.parametrize(("rows", "n", "dtype"), [(33, 38930, "complex128"), (161, 30209, "complex128"), (33, 47121, "complex64")])
+    def test_each_of_many_in_pieces_is_right(self, rows, n, dtype):
+        """On an Intel Xeon with AVX-512 the last one, a piece of its own, lost a digit where the others did not."""
+        rng = np.random.default_rng(4)
+        x = (rng.random((rows, n)) + 1j * rng.random((rows, n)) - (0.5 + 0.5j)).astype(dtype)
+        p = problem("c2c", x)
+        reference = scipy.fft.fft(x.astype(np.complex128))
+        with backline.backends.flags(deterministic=True, determinism_level="threads"):
+            for a, plan in plans_of(mkl, p):
+                got = plan(x)
+                assert max(error(got[i], reference[i]) for i in (0, rows // 2, rows - 1)) <= 1.1 * MOST_ERROR[p.real.name], a.key

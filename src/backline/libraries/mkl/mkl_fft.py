@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -279,34 +279,30 @@ def fft_algorithms(
     sets = library.instruction_sets()
     doubt = not wrong and doubtful(problem, avx512=sets is None or "avx512" in sets)
 
-    def ways(count: int, divided: bool = False) -> Iterator[tuple[str, str, str] | Refusal]:
-        reason = trials.refusal(problem, count, divided, partial(_plan, traits, count, divided)) if doubt else ""
+    def ways(algorithm: Algorithm) -> Iterator[tuple[str, str, str] | Refusal]:
+        reason = trials.refusal(problem, algorithm, lambda p: library.prepare(p, algorithm)) if doubt else ""
         if reason:
-            yield Refusal(name, "dfti", reason)
+            yield Refusal(name, algorithm.name, reason)
         if (reason or wrong) and problem.single:
             yield "dfti_double", "f64", "float32 computed in float64"
-        if not reason and not (wrong and divided):
+        if not reason:
             yield "dfti", "", ""
 
     counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS else []
     for count in (*counts, 1):
-        for found in ways(count):
+        for found in ways(on_threads(name, "dfti", count, pool=traits.pool)):
             if isinstance(found, Refusal):
                 yield found
             else:
                 way, precision, note = found
                 yield on_threads(name, way, count, pool=traits.pool, precision=precision, note=note)
-    if any(True for _ in in_pieces(name, "dfti", problem, threads, pool=traits.pool)):
-        for found in ways(threads, divided=True):
+    for first in islice(in_pieces(name, "dfti", problem, threads, pool=traits.pool), 1):  # the others give the same bits
+        for found in ways(first):
             if isinstance(found, Refusal):
                 yield found
-            else:
+            elif not (wrong and found[0] == "dfti"):
                 way, precision, note = found
                 yield from in_pieces(name, way, problem, threads, pool=traits.pool, precision=precision, note=note)
-
-
-def _plan(traits: BlasTraits, threads: int, divided: bool, problem: FftProblem) -> Any:
-    return DftiSteps(traits, problem, threads, divided=divided).plan()
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:

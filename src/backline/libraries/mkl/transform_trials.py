@@ -20,17 +20,22 @@ import numpy as np
 
 from ...problems import Operand
 from ...problems.fft_problem import FftProblem, largest_factor
+from .. import fixed_order
+from ..base import Algorithm
 from ..reference import reference_fft
 
-__all__ = ["LARGEST", "Trials", "doubtful"]
+__all__ = ["LARGEST", "Trials", "doubtful", "luck"]
+
+Make = Callable[[FftProblem], Any]
 
 LARGEST = 47  # prime factor that is not transformed by a convolution
-REAL_FROM, MOST_POINTS = 1 << 16, 1 << 24  # longer real transforms were right, others are not tried
+REAL_FROM, REAL_TO = 1 << 16, 1 << 24  # points of real transforms of float32 that are doubtful by any kernels
+MOST_POINTS = 1 << 25  # in all axes, of the largest transform that is tried
 MOST_AT_ONCE = 1 << 22  # points of a batch; of a larger one so many are tried
 # Relative errors that are allowed, in the Euclidean norm: of float32 a little less than ten times NumPy's, which computes in
 # float64 and has 2.5e-8; of float64, against NumPy's result, between what is usual (4e-16 to 8e-16) and what loses a digit.
 ALLOWED = {"float32": 2.4e-7, "float64": 1.2e-15}
-FEW, DRAWS = 2048, 4  # numbers below which the error is a matter of luck, and how often it is measured then
+FEW, DRAWS = 2048, 8  # numbers below which the error is a matter of luck, and how often it is measured then
 KEPT = 4096  # results of trials
 
 
@@ -41,7 +46,7 @@ def doubtful(p: FftProblem, avx512: bool) -> bool:
     if p.needs_double(LARGEST) or (avx512 and not all(map(_short_and_smooth, p.lengths))):
         return True
     real = p.op != "fft.c2c" or p.dtype.kind != "c"
-    return real and REAL_FROM <= p.lengths[-1] <= MOST_POINTS
+    return real and REAL_FROM <= p.lengths[-1] <= REAL_TO
 
 
 def _short_and_smooth(n: int) -> bool:
@@ -69,25 +74,18 @@ class Trials:
     """Errors that trials in this process found, the latest `KEPT`."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[FftProblem, int, bool], float] = OrderedDict()
+        self._found: OrderedDict[tuple[FftProblem, str, int], float] = OrderedDict()
 
-    def refusal(self, p: FftProblem, threads: int, divided: bool, make: Callable[[FftProblem], Any]) -> str:
-        """Returns the reason why a transform that is `doubtful` must not be used, or an empty string.
+    def refusal(self, p: FftProblem, algorithm: Algorithm, make: Make) -> str:
+        """Returns the reason why an algorithm must not compute a Problem that is `doubtful`, or an empty string.
 
-        Parameters
-        ----------
-        p
-            What is asked.
-        threads, divided
-            How it would be computed: on how many threads, and whether in pieces of a fixed size.
-        make
-            Returns the Plan that computes a Problem so.
+        `make` returns the Plan of the algorithm for a Problem.
         """
         if p.points > MOST_POINTS:
             return f"some lengths lose digits, and one of {p.points} points is too large to be tried"
         dtype, allowed = p.real.name, ALLOWED[p.real.name]
         try:
-            error = self.error(p, threads, divided, make)
+            error = self.error(p, algorithm, make)
         except Exception as failed:  # which may succeed the next time
             return f"whether it loses digits could not be tried: {type(failed).__name__}: {failed}"
         if error <= allowed:
@@ -95,19 +93,31 @@ class Trials:
         points = "x".join(map(str, p.lengths))
         return f"loses digits at {points} points: relative error {error:.1e} in {dtype}, tried now; {allowed:.1e} is allowed"
 
-    def error(self, p: FftProblem, threads: int, divided: bool, make: Callable[[FftProblem], Any]) -> float:
-        """Returns the error that was found before, or by a trial now."""
-        tried = _smaller(p)
-        key = tried, threads, divided
-        with _lock:
-            if key not in self._found:
-                self._found[key] = self.measure(tried, make)
-                if len(self._found) > KEPT:
-                    self._found.popitem(last=False)
-            return self._found[key]
+    def error(self, p: FftProblem, algorithm: Algorithm, make: Make) -> float:
+        """Returns the error that was found before, or by trials now.
 
-    def measure(self, p: FftProblem, make: Callable[[FftProblem], Any]) -> float:
-        """Returns the error of random transforms, relative to NumPy's result in float64."""
+        MKL has other kernels for one transform than for several. So of many there are two or more in a trial, as there are in the
+        call, and of those in pieces, of which one may be alone, one is tried, too.
+        """
+        tried = [_smaller(p, max(2, algorithm.threads), MOST_AT_ONCE)]
+        if algorithm.name.endswith(fixed_order.SUFFIX) and tried[0].items > 1:
+            tried.append(_smaller(p, 1, 1))
+        with _lock:
+            return max(self._of(each, algorithm, make) for each in tried)
+
+    def _of(self, p: FftProblem, algorithm: Algorithm, make: Make) -> float:
+        key = p, algorithm.key, algorithm.threads
+        if key not in self._found:
+            self._found[key] = self.measure(p, make)
+            if len(self._found) > KEPT:
+                self._found.popitem(last=False)
+        return self._found[key]
+
+    def measure(self, p: FftProblem, make: Make) -> float:
+        """Returns the error of random transforms, relative to NumPy's result in float64; infinity where it is no number.
+
+        It is that of all transforms together, or of the worst alone, less what luck explains.
+        """
         plan = make(p)
         arrays = [o.empty() for o in p.operands]
         x = next(array for o, array in zip(p.operands, arrays, strict=True) if o.role == "input")
@@ -117,18 +127,25 @@ class Trials:
         for seed in range(DRAWS if x.size < FEW else 1):
             _fill(x, np.random.default_rng(seed))
             reference = exact(x.astype(wide, order="C"))
-            size = _length(reference)
+            sizes = _squares(reference, p.axes)
             np.subtract(plan(*arrays), reference, out=reference)
-            errors.append(_length(reference) / (size or 1.0))  # an input without elements is zeros
-        return float(np.max(errors))  # NaN where one is
+            off = _squares(reference, p.axes)
+            errors.append(sqrt(np.sum(off) / (np.sum(sizes) or 1.0)))  # an input without elements is zeros
+            errors.append(sqrt(np.max(off / np.where(sizes > 0, sizes, 1.0))) / luck(p.points))
+        return float(np.nan_to_num(np.max(errors), nan=np.inf, posinf=np.inf))
 
 
-def _smaller(p: FftProblem) -> FftProblem:
-    """A Problem with fewer transforms, where there are very many."""
+def luck(points: int) -> float:
+    """Returns how many times its usual error a transform of so many points may have by chance."""
+    return 1 + 4 / sqrt(2 * points)
+
+
+def _smaller(p: FftProblem, least: int, most: int) -> FftProblem:
+    """A Problem with fewer transforms, where all have more than `most` points; `least` are left, if there are, or almost."""
     shape = [1 if axis in p.axes else n for axis, n in enumerate(p.result)]
-    most = max(MOST_AT_ONCE // p.points, 1)
+    left = max(most // p.points, least)
     for axis in range(len(shape)):
-        shape[axis] = min(shape[axis], max(most // prod(shape[axis + 1 :]), 1))
+        shape[axis] = min(shape[axis], max(left // prod(shape[axis + 1 :]), 1))
     if prod(shape) == p.items:
         return p
 
@@ -145,6 +162,6 @@ def _fill(array: Any, rng: np.random.Generator) -> None:
         part[...] = rng.random(array.shape, part.dtype) - part.dtype.type(0.5)
 
 
-def _length(x: Any) -> float:
+def _squares(x: Any, axes: tuple[int, ...]) -> Any:
     # Not by `np.linalg.norm`: its call of BLAS would be recorded as one of the program's.
-    return sqrt(np.sum(x.real**2) + np.sum(x.imag**2))
+    return np.sum(x.real**2, axis=axes) + np.sum(x.imag**2, axis=axes)
