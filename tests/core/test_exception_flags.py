@@ -1,10 +1,9 @@
-"""Native calls begin without the processor's exception flags, and those that were set before are set again after them."""
+"""Native calls begin without the processor's exception flags, and those of ISO C that were set before are set again after them."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,6 @@ pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), r
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("flags")
     (folder / "flags.c").write_text(SOURCE)
-    if shutil.which("cc") is None:
-        pytest.skip("a C compiler makes the library for this test")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", "libflags.so", "flags.c"], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "libflags.so"))
 
@@ -53,7 +50,7 @@ def test_flags_are_cleared_and_set_again(library: Any, before: int, raised: int)
     finally:
         library.set(0)
     assert seen[0] & ~INEXACT == 0
-    assert after | INEXACT == before | raised | INEXACT
+    assert after | INEXACT == (before & ~DENORMAL) | raised | INEXACT  # that one is not of ISO C
 
 
 def test_threads_of_the_team_begin_without_flags_too(library: Any) -> None:
