@@ -161,7 +161,6 @@ def main() -> int:
     library, single, doubt = option("--library"), "--single" in sys.argv, "--untried" in sys.argv
     found: list[dict[str, Any]] = []
     ran: Counter[str] = Counter()
-    backline.fft.fft(np.ones(8))  # MKL opens its kernels
     with ExitStack() as scopes:
         if library:
             scopes.enter_context(backline.use(library, only=True))

@@ -288,7 +288,7 @@ def test_the_same_bits_as_one_process(rng: np.random.Generator) -> None:
     tall = x.rechunk({1: -1})
     with backline.backends.flags(deterministic=True, determinism_level="threads"):
         expressions = [blocks.matmul(x, x.T), *blocks.linalg.svd(tall), blocks.fft.rfft(tall)]
-        # Not in this process: MKL may have been opened here before anything asked it for the same bits.
+        # Not in this process, in which other tests may have used MKL before it was asked: then its last bits are others.
         with in_processes({"OMP_NUM_THREADS": "1"}) as (_, client):
             blocks.register(client)
             alone = client.gather(client.compute(expressions))

@@ -66,3 +66,27 @@ def test_nothing_is_promised_where_another_user_of_mkl_came_first() -> None:
 def test_what_its_environment_variable_asks_for_is_promised() -> None:
     said = python(USED_BEFORE.replace("PATH", repr(need("mkl").finding.path)), env={"MKL_CBWR": "AUTO"}).stdout
     assert said.startswith(("level run", "level threads")) and "before" not in said
+
+
+ASKED = """
+import numpy as np, backline
+a = np.ones((70, 70))
+with backline.use("mkl", only=True):
+    for level in LEVELS:
+        with backline.backends.flags(deterministic=level != "", determinism_level=level or "run"):
+            said = str(backline.explain(backline.mm, a, a))
+            print(level or "off", "late" if "before determinism_level 'threads' was asked for" in said else "silent")
+"""
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (["", "run", "threads", ""], "off silent, run silent, threads late, off silent"),
+        (["threads", "", "threads"], "threads silent, off silent, threads silent"),
+    ],
+)
+def test_it_is_said_where_the_same_bits_for_any_number_of_threads_were_asked_for_late(levels: list[str], said: str) -> None:
+    need("mkl")
+    told = python(ASKED.replace("LEVELS", repr(levels)), env={"MKL_CBWR": ""}).stdout
+    assert ", ".join(told.split("\n")[:-1]) == said

@@ -50,8 +50,8 @@ FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
-# Refused at some lengths, by no rule: where they were not measured, nothing follows for other lengths.
-TRIED = ("mkl.dfti@1", "mkl.dfti@n")
+# They are refused at some lengths, by no rule. So where one was not measured, that says nothing of other lengths.
+REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n")
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
 # one that is: MKL and BLIS 0.9 keep to AVX2 there. That matters less in transforms, and where memory bounds the speed: in
 # products with vectors, and in reductions of matrices to simpler ones, half of which are such. About the medians over what both
@@ -178,7 +178,7 @@ def _filled(found: list[tuple[Measured, float, Times]], keys: tuple[str, ...]) -
     """Returns log2 of the times of all keys in all measurements: of what was not measured, the time that it is taken to need.
 
     On all threads that is about the time on one, where that was measured. Else it was not worth measuring, beside what is fastest
-    on as many threads; of those in `TRIED` it is not known, NaN.
+    on as many threads; of those in `REFUSED_AT_SOME_LENGTHS` it is not known, NaN.
     """
     logs = np.array([[logs.get(key, math.nan) for key in keys] for _, _, logs in found])
     column = {key: i for i, key in enumerate(keys)}
@@ -187,7 +187,7 @@ def _filled(found: list[tuple[Measured, float, Times]], keys: tuple[str, ...]) -
         if alone is not None:
             logs[:, i] = np.where(np.isnan(logs[:, i]), logs[:, alone] + UNLISTED, logs[:, i])
     for threads in ("@1", "@n"):
-        columns = [i for key, i in column.items() if key.endswith(threads) and key not in TRIED]
+        columns = [i for key, i in column.items() if key.endswith(threads) and key not in REFUSED_AT_SOME_LENGTHS]
         full = [i for key, i in column.items() if key.endswith(threads) and fineness(key) == 2]
         least = np.fmin.reduce(logs[:, full], axis=1, initial=math.inf) if full else np.full(len(found), math.inf)
         absent = ABSENT + np.where(np.isinf(least), 0.0, np.fmax(least, 0.0))[:, None]

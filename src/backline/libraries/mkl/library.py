@@ -37,6 +37,7 @@ CNR_OFF, CNR_AUTO, CNR_STRICT, CNR_ALL = 1, 2, 0x10000, -1
 # Kernels that compute in one order whatever MKL was asked, and results that nothing is computed for.
 ALWAYS_REPRODUCIBLE = ("jit", "jit_pointwise", "empty")
 UNREPRODUCIBLE = "MKL was used in this process before it could be asked for the same bits from run to run"
+ASKED_LATE = "MKL was loaded before determinism_level 'threads' was asked for: a process that asks first may get other last bits"
 
 
 def _product_algorithms(mkl: MKL, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -73,15 +74,14 @@ class MKL(BlasLibrary):
         FftProblem: Handler(_fft_algorithms, _prepare_fft, one_shape=PLANNED_AFTER),
     }
     reproducible = True
-    _kernels: tuple[str, ...] | None = None
+    strict = False
+    _instruction_sets: tuple[str, ...] | None = None
 
     def product_kind(self, name: str) -> type[BlasProduct]:
         return MixedProduct if name.startswith(MIXED) else super().product_kind(name)
 
     def instruction_sets(self) -> tuple[str, ...] | None:
-        if not self._kernels and self.available() and self.traits is not None:
-            self._kernels = capability.mkl_kernels(self.traits.native.path)  # looking takes 2 ms, and they stay
-        return self._kernels
+        return self._instruction_sets if self.available() else None
 
     def trial(self) -> dict[str, Any]:
         layer = _layer()
@@ -95,37 +95,38 @@ class MKL(BlasLibrary):
         if layer is not None:
             native.call(native.address("MKL_Set_Threading_Layer"), ctypes.c_int(layer))
         capped = capability.cap_mkl(native)
-        strict = self._reproduce(native)
+        self._reproduce(native)
         text = ctypes.create_string_buffer(256)
         native.call(native.address("MKL_Get_Version_String"), text, ctypes.c_int(256))
         native.call(native.address("MKL_Set_Dynamic"), ctypes.c_int(0))  # the number asked for is the number used
-        self.facts = {"config": text.value.decode(errors="replace"), "strict CNR": "yes" if strict else "no"}
+        self.facts = {"config": text.value.decode(errors="replace"), "strict CNR": "yes" if self.strict else "no"}
         if capped:
             self.facts["instructions"] = capped
         thread_guard = thread_team.thread_guard(
             native.address("MKL_Set_Num_Threads_Local"), thread_team.LOCAL, whole=native.address("MKL_Set_Num_Threads")
         )
         self.jit = _Kernels(native)
-        self.transform_trials, self._kernels = Trials(), None
+        self.transform_trials = Trials()
         self.rwlock = native.rwlock
-        return BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if strict else "")
+        return BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if self.strict else "")
 
-    def _reproduce(self, native: NativeLibrary) -> bool:
-        """Asks MKL for the same bits from run to run; true where they are the same for any number of threads too.
+    def _reproduce(self, native: NativeLibrary) -> None:
+        """Asks MKL for the same bits from run to run, and strictly, for any number of threads, where that is asked for now.
 
         MKL promises nothing otherwise: on Intel's processors `eigh` and `svd` then give other bits, on one thread, when their
         arrays lie elsewhere in memory. It can be asked before the first computation only, and costs no measurable time.
         """
-        strict = fixed_order.asked()
-        if strict or not os.environ.get("MKL_CBWR"):
-            mode = ctypes.c_int(CNR_AUTO | CNR_STRICT if strict else CNR_AUTO)
+        asked = fixed_order.asked()
+        if asked or not os.environ.get("MKL_CBWR"):
+            mode = ctypes.c_int(CNR_AUTO | CNR_STRICT if asked else CNR_AUTO)
             native.call(native.address("MKL_CBWR_Set"), mode, restype=ctypes.c_int)
         reached = native.call(native.address("MKL_CBWR_Get"), ctypes.c_int(CNR_ALL), restype=ctypes.c_int)
         self.reproducible = reached & ~CNR_STRICT > CNR_OFF
-        return self.reproducible and bool(reached & CNR_STRICT)
+        self.strict = self.reproducible and bool(reached & CNR_STRICT)
 
     def opened(self, traits: BlasTraits) -> None:
-        """After the first computation: which layer MKL really took."""
+        """After the first computation: which kernels and which layer MKL really took."""
+        self._instruction_sets = capability.mkl_kernels(traits.native.path)
         names = [os.path.basename(f.path) for f in mapped_files()]
         layers = {"libmkl_gnu_thread": "gomp", "libmkl_intel_thread": "iomp5", "libmkl_tbb_thread": "tbb"}
         found = [pool for stem, pool in layers.items() if any(n.startswith(stem) for n in names)]
@@ -140,13 +141,18 @@ class MKL(BlasLibrary):
 
     def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         listed = super().algorithms(problem, threads, planner)
-        return listed if self.reproducible else map(_unreproducible, listed)
+        if not self.reproducible:
+            return (_noted(each, UNREPRODUCIBLE, level="off") for each in listed)
+        if not self.strict and fixed_order.asked():
+            return (_noted(each, ASKED_LATE) for each in listed)
+        return listed
 
 
-def _unreproducible(each: Algorithm | Refusal) -> Algorithm | Refusal:
+def _noted(each: Algorithm | Refusal, note: str, **changes: Any) -> Algorithm | Refusal:
+    """Returns what was listed, with a note and changes where its results depend on what MKL was asked for."""
     if isinstance(each, Refusal) or each.name in ALWAYS_REPRODUCIBLE:
         return each
-    return replace(each, level="off", note="; ".join(filter(None, (each.note, UNREPRODUCIBLE))))
+    return replace(each, note="; ".join(filter(None, (each.note, note))), **changes)
 
 
 def _layer() -> int | None:

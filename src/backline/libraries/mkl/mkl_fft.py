@@ -10,8 +10,8 @@ before, the result after. Where float64 loses digits, MKL is refused.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -49,6 +49,7 @@ FORWARD_SCALE, BACKWARD_SCALE, NUMBER_OF_TRANSFORMS, CONJUGATE_EVEN_STORAGE, PLA
 INPUT_STRIDES, OUTPUT_STRIDES, INPUT_DISTANCE, OUTPUT_DISTANCE, THREAD_LIMIT = 12, 13, 14, 15, 27
 COMPLEX_COMPLEX, NOT_INPLACE = 39, 44
 MOST_AXES = 7
+Listed = Callable[..., Iterator[Algorithm]]  # of a way of computing, with its precision and note
 LINES = 16  # that are copied side by side
 
 
@@ -279,30 +280,24 @@ def fft_algorithms(
     sets = library.instruction_sets()
     doubt = not wrong and doubtful(problem, avx512=sets is None or "avx512" in sets)
 
-    def ways(algorithm: Algorithm) -> Iterator[tuple[str, str, str] | Refusal]:
-        reason = trials.refusal(problem, algorithm, lambda p: library.prepare(p, algorithm)) if doubt else ""
-        if reason:
-            yield Refusal(name, algorithm.name, reason)
-        if (reason or wrong) and problem.single:
-            yield "dfti_double", "f64", "float32 computed in float64"
-        if not reason:
-            yield "dfti", "", ""
+    def whole(count: int) -> Listed:
+        return lambda way, **how: iter([on_threads(name, way, count, pool=traits.pool, **how)])
 
-    counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS else []
-    for count in (*counts, 1):
-        for found in ways(on_threads(name, "dfti", count, pool=traits.pool)):
-            if isinstance(found, Refusal):
-                yield found
-            else:
-                way, precision, note = found
-                yield on_threads(name, way, count, pool=traits.pool, precision=precision, note=note)
-    for first in islice(in_pieces(name, "dfti", problem, threads, pool=traits.pool), 1):  # the others give the same bits
-        for found in ways(first):
-            if isinstance(found, Refusal):
-                yield found
-            elif not (wrong and found[0] == "dfti"):
-                way, precision, note = found
-                yield from in_pieces(name, way, problem, threads, pool=traits.pool, precision=precision, note=note)
+    def divided(way: str, **how: str) -> Iterator[Algorithm]:
+        return in_pieces(name, way, problem, threads, pool=traits.pool, **how)
+
+    counts = (threads, 1) if threads > 1 and problem.flops >= THREAD_FLOPS else (1,)
+    for listed in (*map(whole, counts), divided):
+        tried = next(listed("dfti"), None)  # all that are listed beside it give the same bits
+        if tried is None:
+            continue
+        reason = trials.refusal(problem, tried, partial(library.prepare, algorithm=tried)) if doubt else ""
+        if reason:
+            yield Refusal(name, tried.name, reason)
+        if (reason or wrong) and problem.single:
+            yield from listed("dfti_double", precision="f64", note="float32 computed in float64")
+        if not reason and not (wrong and listed is divided):
+            yield from listed("dfti")
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:

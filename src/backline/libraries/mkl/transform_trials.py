@@ -24,7 +24,7 @@ from .. import fixed_order
 from ..base import Algorithm
 from ..reference import reference_fft
 
-__all__ = ["LARGEST", "Trials", "doubtful", "luck"]
+__all__ = ["LARGEST", "Trials", "chance_factor", "doubtful"]
 
 Make = Callable[[FftProblem], Any]
 
@@ -35,8 +35,8 @@ MOST_AT_ONCE = 1 << 22  # points of a batch; of a larger one so many are tried
 # Relative errors that are allowed, in the Euclidean norm: of float32 a little less than ten times NumPy's, which computes in
 # float64 and has 2.5e-8; of float64, against NumPy's result, between what is usual (4e-16 to 8e-16) and what loses a digit.
 ALLOWED = {"float32": 2.4e-7, "float64": 1.2e-15}
-FEW, DRAWS = 2048, 8  # numbers below which the error is a matter of luck, and how often it is measured then
-KEPT = 4096  # results of trials
+FEW, DRAWS = 2048, 4  # numbers below which the error depends much on chance, and how often it is measured then
+KEPT = 4096  # errors that trials found
 
 
 def doubtful(p: FftProblem, avx512: bool) -> bool:
@@ -96,16 +96,16 @@ class Trials:
     def error(self, p: FftProblem, algorithm: Algorithm, make: Make) -> float:
         """Returns the error that was found before, or by trials now.
 
-        MKL has other kernels for one transform than for several. So of many there are two or more in a trial, as there are in the
-        call, and of those in pieces, of which one may be alone, one is tried, too.
+        MKL has other kernels for one transform than for several. So a trial of several has two at least, and where they are
+        computed in pieces, of which the last may be one transform, one alone is tried as well.
         """
         tried = [_smaller(p, max(2, algorithm.threads), MOST_AT_ONCE)]
         if algorithm.name.endswith(fixed_order.SUFFIX) and tried[0].items > 1:
             tried.append(_smaller(p, 1, 1))
         with _lock:
-            return max(self._of(each, algorithm, make) for each in tried)
+            return max(self._error_of(each, algorithm, make) for each in tried)
 
-    def _of(self, p: FftProblem, algorithm: Algorithm, make: Make) -> float:
+    def _error_of(self, p: FftProblem, algorithm: Algorithm, make: Make) -> float:
         key = p, algorithm.key, algorithm.threads
         if key not in self._found:
             self._found[key] = self.measure(p, make)
@@ -116,32 +116,32 @@ class Trials:
     def measure(self, p: FftProblem, make: Make) -> float:
         """Returns the error of random transforms, relative to NumPy's result in float64; infinity where it is no number.
 
-        It is that of all transforms together, or of the worst alone, less what luck explains.
+        It is the larger of two: of all transforms together, and of the worst of them, divided by what chance explains.
         """
         plan = make(p)
         arrays = [o.empty() for o in p.operands]
         x = next(array for o, array in zip(p.operands, arrays, strict=True) if o.role == "input")
         wide = np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
         exact = reference_fft.plan(replace(p, operands=(Operand.contiguous("input", wide, x.shape),)))
-        errors = []
-        for seed in range(DRAWS if x.size < FEW else 1):
-            _fill(x, np.random.default_rng(seed))
+        errors, rng = [], np.random.default_rng(0)
+        for _ in range(DRAWS if x.size < FEW else 1):
+            _fill(x, rng)
             reference = exact(x.astype(wide, order="C"))
             sizes = _squares(reference, p.axes)
             np.subtract(plan(*arrays), reference, out=reference)
             off = _squares(reference, p.axes)
             errors.append(sqrt(np.sum(off) / (np.sum(sizes) or 1.0)))  # an input without elements is zeros
-            errors.append(sqrt(np.max(off / np.where(sizes > 0, sizes, 1.0))) / luck(p.points))
+            errors.append(sqrt(np.max(off / np.where(sizes > 0, sizes, 1.0))) / chance_factor(p.points))
         return float(np.nan_to_num(np.max(errors), nan=np.inf, posinf=np.inf))
 
 
-def luck(points: int) -> float:
-    """Returns how many times its usual error a transform of so many points may have by chance."""
+def chance_factor(points: int) -> float:
+    """Returns how many times the usual error a single transform of so many points may have by chance."""
     return 1 + 4 / sqrt(2 * points)
 
 
 def _smaller(p: FftProblem, least: int, most: int) -> FftProblem:
-    """A Problem with fewer transforms, where all have more than `most` points; `least` are left, if there are, or almost."""
+    """A Problem with as many of the transforms as have `most` points in all, or `least` of them, along the last axes first."""
     shape = [1 if axis in p.axes else n for axis, n in enumerate(p.result)]
     left = max(most // p.points, least)
     for axis in range(len(shape)):
