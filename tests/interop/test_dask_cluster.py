@@ -232,7 +232,7 @@ def test_two_workers_with_different_settings(tmp_path: Path, monkeypatch: pytest
         if kinds == 2:
             with (
                 backline.backends.flags(deterministic=True, determinism_level="threads"),
-                pytest.raises(blocks.WorkerMismatch, match="arithmetic"),
+                pytest.raises(blocks.WorkerMismatch, match=r"arithmetic|strict"),
             ):
                 blocks.register(client)
         assert {value[2] for value in of_processes(client)} == {("numpy",), ()}
@@ -288,17 +288,38 @@ def test_the_same_bits_as_one_process(rng: np.random.Generator) -> None:
     tall = x.rechunk({1: -1})
     with backline.backends.flags(deterministic=True, determinism_level="threads"):
         expressions = [blocks.matmul(x, x.T), *blocks.linalg.svd(tall), blocks.fft.rfft(tall)]
-        # Not in this process, in which other tests may have used MKL before it was asked: then its last bits are others.
+        # Not in this process, in which other tests may have used MKL before it was asked: then its last bits are others, and
+        # the workers would be refused.
         with in_processes({"OMP_NUM_THREADS": "1"}) as (_, client):
-            blocks.register(client)
+            blocks.register(client, strict=False)
             alone = client.gather(client.compute(expressions))
         with in_processes({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}) as (_, client):
-            table = blocks.register(client)
+            table = blocks.register(client, strict=False)
             assert {row.facts["num_threads"] for row in table.rows} == {1, 2} and not any(row.differs for row in table.rows)
             # At once: graphs that Dask optimises one by one have tasks of the same name that differ, which it warns of.
             together = client.gather(client.compute(expressions))
     different = [i for i, (one, other) in enumerate(zip(alone, together, strict=True)) if not (one == other).all()]
     assert not different
+
+
+def test_the_same_bits_are_refused_where_mkl_was_loaded_before_they_were_asked_for() -> None:
+    flags = backline.backends.flags(deterministic=True, determinism_level="threads")
+    with in_processes({}, {}) as (_, client), flags:
+        late, in_time = sorted(client.scheduler_info()["workers"])
+        if "mkl" not in client.run(worker_facts.facts, True, workers=[late])[late]["libraries"]:
+            pytest.skip("MKL is not there")
+        blocks.register(client, strict=False)
+        table = blocks.workers(client)
+        versions = {row.address: row.facts["libraries"]["mkl"] for row in table.rows}
+        assert "strict" not in versions[late]
+        if "strict" not in versions[in_time]:  # no MKL can be asked on such a processor
+            assert not table.mismatches
+            return
+        assert "strict" in " ".join(table.mismatches)
+        # Whether this process was in time or not, one worker is as it is and the other is not.
+        with pytest.raises(blocks.WorkerMismatch, match=r"mkl [\d.]+( strict)?, [\d.]+( strict)? there") as refused:
+            blocks.register(client)
+        assert "started anew" in str(refused.value)
 
 
 def test_a_nanny_starts_its_worker_with_what_has_to_be_there_before() -> None:

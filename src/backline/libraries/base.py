@@ -264,12 +264,15 @@ class Library(Availability):
         Engines of ``quantized.engine`` whose operations it has.
     kernels
         Attention kernels it has, in lower case: "math", "flash_attention".
+    strict
+        Whether it was asked, when it was loaded, for the same bits on any number of threads, and gives other last bits for that.
     being_made
         Whether it stands for a library that is needed while it is being made, and is not kept.
     """
 
     switch = ""
     being_made = False
+    strict = False
     families: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu",)
     openmp = False

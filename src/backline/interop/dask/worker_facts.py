@@ -15,6 +15,7 @@ from ... import libraries, switches
 from ..._version import __version__
 from ...engine import ranking_files
 from ...engine.tuning import record_store
+from ...libraries.base import Library
 from ...native.machine import cpu_info, fingerprint
 from ...processors import usable_cores
 from ..exchange import exchange_state
@@ -39,12 +40,19 @@ def arithmetic() -> str:
 def library_versions() -> dict[str, str]:
     """Returns the version of every library that is there, which loads them.
 
+    One that was asked, when it was loaded, for the same bits on any number of threads says ``strict``: its last bits are others.
+
     Examples
     --------
     >>> "numpy" in library_versions()
     True
     """
-    return {library.name: library.version() or "" for library in libraries.all_libraries() if library.available()}
+    return {library.name: _version(library) for library in libraries.all_libraries() if library.available()}
+
+
+def _version(library: Library) -> str:
+    words = library.version() or "", "strict" if library.strict else ""
+    return " ".join(filter(None, words))
 
 
 def facts(all_libraries: bool = True, environment: Sequence[str] = (), dask_worker: Any = None) -> dict[str, Any]:

@@ -74,7 +74,6 @@ class MKL(BlasLibrary):
         FftProblem: Handler(_fft_algorithms, _prepare_fft, one_shape=PLANNED_AFTER),
     }
     reproducible = True
-    strict = False
     _instruction_sets: tuple[str, ...] | None = None
 
     def product_kind(self, name: str) -> type[BlasProduct]:
