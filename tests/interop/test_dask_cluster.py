@@ -228,7 +228,8 @@ def test_two_workers_with_different_settings(tmp_path: Path, monkeypatch: pytest
         assert kinds == 2 or ranking_files.here().instructions not in ("avx2", "avx512", "amx")
         assert all(each["libraries"]["numpy"] == np.__version__ for each in found["workers"].values())
 
-        # The same bits are refused to workers whose libraries have other kernels; nothing is in force then.
+        # The same bits are refused to workers whose libraries have other kernels; nothing is in force then. The worker that the
+        # error names may be the other one, whose MKL `info` has loaded before the same bits were asked for.
         if kinds == 2:
             with (
                 backline.backends.flags(deterministic=True, determinism_level="threads"),
@@ -313,13 +314,13 @@ def test_the_same_bits_are_refused_where_mkl_was_loaded_before_they_were_asked_f
         versions = {row.address: row.facts["libraries"]["mkl"] for row in table.rows}
         assert "strict" not in versions[late]
         if "strict" not in versions[in_time]:  # no MKL can be asked on such a processor
-            assert not table.mismatches
+            assert not any("mkl" in text for text in table.mismatches)
             return
         assert "strict" in " ".join(table.mismatches)
         # Whether this process was in time or not, one worker is as it is and the other is not.
         with pytest.raises(blocks.WorkerMismatch, match=r"mkl [\d.]+( strict)?, [\d.]+( strict)? there") as refused:
             blocks.register(client)
-        assert "started anew" in str(refused.value)
+        assert "start the process anew" in str(refused.value)
 
 
 def test_a_nanny_starts_its_worker_with_what_has_to_be_there_before() -> None:

@@ -93,8 +93,8 @@ class BacklineWorker(distributed.WorkerPlugin):  # type: ignore[misc]  # Dask is
             raise WorkerMismatch(
                 f"worker {worker.address} is not as the client is",
                 cause="; ".join(_difference(key, expected[key], value) for key, value in other.items()),
-                remedy="workers of one kind, started anew if they had loaded a library before determinism was asked for (others "
-                "say strict); or register(client, strict=False) where results may differ in their last bits",
+                remedy="workers of one kind; where only the word strict differs, start the process anew whose version lacks it: "
+                "it loaded the library before determinism was asked for. Or register(client, strict=False) where bits may differ",
             )
 
     def _scope_of_tasks(self, worker: Any) -> None:
