@@ -13,6 +13,7 @@ from backline import fft, linalg, switches
 from backline.libraries.cuda.common import alignment
 from backline.nn import functional as F
 from fakes.cupy_standin import ndarray
+from fakes.device_memory import placed
 from fakes.gpu_machine import GpuMachine
 from fakes.recording import error
 from fakes.solver_machine import real_types
@@ -28,12 +29,7 @@ ON_LT = {"cuda.preferred_blas_library": "cublaslt"}
 
 def moved(host: np.ndarray[Any, Any], by: int = 1) -> ndarray:
     """The same numbers and strides on a device, so many bytes after a multiple of 512."""
-    low = min(0, *(s * (n - 1) for n, s in zip(host.shape, host.strides, strict=True)), 0)
-    memory = np.zeros(4 * host.nbytes + 4096, np.uint8)
-    begin = -memory.ctypes.data % 512 + by - low // 512 * 512 + 512
-    array = np.ndarray(host.shape, host.dtype, memory, begin, host.strides)
-    array[...] = host
-    return ndarray(array)
+    return ndarray(placed(host, by))
 
 
 def test_what_counts_as_misaligned(machine: GpuMachine) -> None:

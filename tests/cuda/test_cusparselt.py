@@ -26,6 +26,7 @@ from backline.problems import operand
 from backline.problems.sparse_problem import SparseProblem
 from backline.sparse import CompressedMatrix, ProductWay
 from fakes.cupy_standin import H100, T4, CuPy, ndarray
+from fakes.device_memory import placed
 from fakes.insert import inserted
 from fakes.sparsity import Sparsity
 from support import BFLOAT16, clean
@@ -272,23 +273,9 @@ class Machine:
         return found
 
 
-def aligned(array: np.ndarray, by: int = 0) -> np.ndarray:
-    """The same, beginning at a multiple of 256 and `by` bytes, as CuPy's memory does."""
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    memory = np.empty(array.nbytes + 512, np.uint8)
-    begin = -memory.ctypes.data % 256 + by
-    made: np.ndarray = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape, order=order)
-    made[...] = array
-    return made
-
-
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine() -> Iterator[Machine]:
     made = Machine()
-    empty = made.cupy.empty
-    made.cupy.empty = lambda *args, **kwargs: ndarray(aligned(empty(*args, **kwargs).host), made.cupy.cuda.runtime.getDevice())
-    made.cupy.zeros = lambda shape, dtype: ndarray(aligned(np.zeros(shape, dtype)), made.cupy.cuda.runtime.getDevice())
-    monkeypatch.setattr(ndarray, "copy", lambda self: ndarray(aligned(np.ascontiguousarray(self.host)), self.device.id), raising=False)
     with inserted(cupy=made.cupy, cusparseLt=made.lt):
         yield made
     _core.memo_clear()
@@ -298,7 +285,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 
 def on_device(array: np.ndarray, device: int = 0) -> ndarray:
-    return ndarray(aligned(array), device)
+    return ndarray(placed(array), device)
 
 
 def compressed(x: np.ndarray, device: int = 0) -> CompressedMatrix:
@@ -314,11 +301,11 @@ def test_a_device_gives_what_numpy_gives(machine: Machine, dtype: Any, n: int, l
     assert np.array_equal(p.host, sparse.prune_2_4(x)) and type(p) is ndarray
     a = sparse.compress(p)
     assert type(a.parts[0]) is ndarray and a.parts[0].shape == (32 * 64 // 2 * x.itemsize + 32 * 64 // 8,)
-    given = {"C": aligned(b), "F": aligned(np.asfortranarray(b)), "backwards": aligned(b)[:, ::-1][:, ::-1][::-1], "shifted": aligned(b, b.itemsize)}[layout]
+    given = {"C": placed(b), "F": placed(np.asfortranarray(b)), "backwards": placed(b)[:, ::-1][:, ::-1][::-1], "shifted": placed(b, b.itemsize)}[layout]
     reference = sparse.matmul(sparse.compress(p.host), np.ascontiguousarray(given))
     got = a @ ndarray(given)
     assert got.shape == (32, n) and got.host.flags.c_contiguous and np.array_equal(got.host, reference)
-    for out in (aligned(reference * 0), aligned(reference * 0, reference.itemsize), np.zeros((32, n + 16), reference.dtype)[:, :n],
+    for out in (placed(reference * 0), placed(reference * 0, reference.itemsize), np.zeros((32, n + 16), reference.dtype)[:, :n],
                 np.asfortranarray(reference * 0)):  # fmt: skip
         held = ndarray(out)
         assert sparse.matmul(a, ndarray(given), out=held) is held and np.array_equal(out, reference)
@@ -429,7 +416,7 @@ def test_a_call_that_fails_leaves_nothing(machine: Machine, name: str) -> None:
 
 def test_an_output_that_overlaps_on_a_device(machine: Machine) -> None:
     a = compressed(pruned((16, 32), "float16"))
-    memory = aligned(np.zeros((32, 8), np.float16))
+    memory = placed(np.zeros((32, 8), np.float16))
     with pytest.raises(BadValue, match="overlap"):
         sparse.matmul(a, ndarray(memory), out=ndarray(memory[:16]))
 

@@ -13,6 +13,7 @@ from backline.engine.choose import planner
 from backline.libraries.base import Algorithm
 from backline.nn import functional
 from fakes.cupy_standin import H100, CuPy, ndarray
+from fakes.device_memory import placed
 from fakes.graphs import Cudnn, Plan
 
 
@@ -56,12 +57,8 @@ class Machine:
 
 
 def aligned(values: np.ndarray[Any, Any]) -> ndarray:
-    """As memory of a device: at a multiple of 256 bytes, strides as they are."""
-    room = np.empty(values.size * values.itemsize + 256, np.uint8)
-    begin = -room.ctypes.data % 256
-    made = np.ndarray(values.shape, values.dtype, room, begin, values.strides)
-    made[...] = values
-    return ndarray(made)
+    """As memory of a device, strides as they are."""
+    return ndarray(placed(values))
 
 
 def same(found: Any, wanted: np.ndarray[Any, Any], dtype: Any = np.float32) -> None:

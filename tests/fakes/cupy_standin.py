@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from fakes.device_memory import placed
+
 H100 = {
     "name": b"NVIDIA H100 80GB HBM3", "major": 9, "minor": 0, "multiProcessorCount": 132, "l2CacheSize": 52428800,
     "totalGlobalMem": 85028765696,
@@ -84,6 +86,9 @@ class ndarray:
 
     def get(self) -> np.ndarray[Any, Any]:
         return self.host.copy()
+
+    def copy(self) -> ndarray:
+        return ndarray(placed(self.host.copy()), self.device.id)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly.")
@@ -198,11 +203,14 @@ class CuPy:
         return value.get() if isinstance(value, ndarray) else np.asarray(value)
 
     def empty(self, shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
-        made = np.empty(shape, dtype, order)
+        made = placed(np.empty(shape, dtype, order))
         # What nobody wrote shows, where the dtype has a NaN.
         if made.dtype.kind in "fcV":
             made.fill(np.nan)
         return ndarray(made, self._here())
+
+    def zeros(self, shape: Any, dtype: Any = float) -> ndarray:
+        return ndarray(placed(np.zeros(shape, dtype)), self._here())
 
     def get_default_memory_pool(self) -> MemoryPool:
         return self.pool

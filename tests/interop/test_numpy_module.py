@@ -246,6 +246,8 @@ def test_other_operands_have_numpys_result_or_its_error(name: str, kind: str) ->
     if kind == "objects" or isinstance(wanted, np.ma.MaskedArray):
         assert np.all(result == wanted)
         return
+    if name == "linalg.eigvals":  # in no order that NumPy promises: libraries differ in it
+        result, wanted = np.sort_complex(result), np.sort_complex(wanted)
     half = getattr(wanted, "dtype", np.dtype(float)).itemsize == 2
     np.testing.assert_allclose(
         np.asarray(result).astype(complex), np.asarray(wanted).astype(complex), rtol=0.05 if half else 1e-7, atol=0.1 if half else 1e-7
