@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .interop.workers import carry, worker_initializer
     from .ops.distances import cdist
     from .ops.einsum.einsum_operation import einsum
+    from .ops.elementary import cos, exp, expm1, log, log1p, sin
     from .ops.exponential import matrix_exp
     from .ops.factorizations import cholesky_inverse, cholesky_solve
     from .ops.matrix_chains import chain_matmul, tensordot
@@ -54,13 +55,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "addbmm", "addmm", "apply_to", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "carry", "cdist",
-    "chain_matmul", "check_precision", "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "doctor", "dot",
-    "einsum", "empty", "errors", "explain", "fft", "get_deterministic_debug_mode", "get_float32_matmul_precision",
-    "get_num_interop_threads", "get_num_threads", "inner", "interop", "is_deterministic_algorithms_warn_only_enabled", "kron",
-    "linalg", "manual_seed", "matmul", "matrix_exp", "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack",
-    "quantized", "read_from", "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal",
-    "set_num_interop_threads", "set_num_threads", "shadow", "sparse", "stft", "tensordot", "trace", "use",
-    "use_deterministic_algorithms", "utils", "vander", "vdot", "verify_determinism", "worker_initializer",
+    "chain_matmul", "check_precision", "cholesky_inverse", "cholesky_solve", "cos", "cross", "cuda", "diagonal", "doctor",
+    "dot", "einsum", "empty", "errors", "exp", "explain", "expm1", "fft", "get_deterministic_debug_mode",
+    "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "inner", "interop",
+    "is_deterministic_algorithms_warn_only_enabled", "kron", "linalg", "log", "log1p", "manual_seed", "matmul", "matrix_exp",
+    "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack", "quantized", "read_from", "set_deterministic_debug_mode",
+    "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads", "set_num_threads", "shadow", "sin",
+    "sparse", "stft", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
+    "verify_determinism", "worker_initializer",
 ]  # fmt: skip
 
 # `numpy` is no part of that: a star import must not replace NumPy.
@@ -77,6 +79,7 @@ for _module, _names in {
     "interop.workers": "carry worker_initializer",
     "ops.distances": "cdist",
     "ops.einsum.einsum_operation": "einsum",
+    "ops.elementary": "cos exp expm1 log log1p sin",
     "ops.exponential": "matrix_exp",
     "ops.factorizations": "cholesky_inverse cholesky_solve",
     "ops.matrix_chains": "chain_matmul tensordot",

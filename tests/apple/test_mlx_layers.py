@@ -11,6 +11,7 @@ from mlx_arrays import agree, back, mx, there
 import backline
 from backline.errors import NoKernel
 from backline.nn import functional, grad
+from backline.problems.neural_problem import ELEMENTARY
 from support import clean, dtype_of
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -33,6 +34,21 @@ def test_activations(op: str, shape: Any, name: str) -> None:
     agree(getattr(functional, op), x, dtype=name)
     if op == "gelu":
         agree(functional.gelu, x, approximate="tanh", dtype=name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("op", ELEMENTARY)
+@pytest.mark.parametrize("shape", [(3, 5), (), (1,), (0, 3)], ids=str)
+def test_elementary_functions(op: str, shape: Any, name: str) -> None:
+    x = draw(shape, name)
+    agree(getattr(backline, op), np.asarray(np.abs(x)) if op.startswith("log") else x, dtype=name)
+    with pytest.raises(NoKernel, match="there is no out"):
+        getattr(backline, op)(there(x), out=there(x))
+
+
+@pytest.mark.parametrize("op", ELEMENTARY)
+def test_elementary_functions_at_the_ends(op: str) -> None:
+    agree(getattr(backline, op), ENDS)
 
 
 @pytest.mark.parametrize("op", ["relu", "gelu", "silu", "tanh", "sigmoid"])
@@ -105,10 +121,10 @@ def test_pooling_of_nothing_and_nan() -> None:
     agree(functional.max_pool2d, x[:0], 2)
 
 
-@pytest.mark.parametrize("op", ["gelu", "silu", "sigmoid"])
-def test_float64_is_not_computed_in_less(op: str) -> None:
+@pytest.mark.parametrize("op", [functional.gelu, functional.silu, functional.sigmoid, backline.exp, backline.sin, backline.cos])
+def test_float64_is_not_computed_in_less(op: Any) -> None:
     with pytest.raises(NoKernel, match="single precision"):
-        getattr(functional, op)(mx.zeros((3,), mx.float64))
+        op(mx.zeros((3,), mx.float64))
     with pytest.raises(NoKernel, match="single precision"):
         functional.softmax(mx.zeros((3,), mx.float64), 0)
 

@@ -17,6 +17,7 @@ from backline.libraries.cuda.common import elementwise_kernels
 from backline.libraries.reference.array_namespaces import PIECES
 from backline.nn import functional as F
 from backline.nn import grad as G
+from backline.problems.neural_problem import ELEMENTARY
 from fakes.cupy_standin import ndarray
 from fakes.gpu_machine import GpuMachine
 from fakes.solver_machine import real_types
@@ -122,6 +123,8 @@ def test_nasty_numbers(dtype: str) -> None:
     for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
         same(getattr(F, name), x)
         same(getattr(G, f"{name}_input"), x, g)
+    for name in ELEMENTARY:
+        same(getattr(backline, name), np.asarray(x / kind.type(8), kind))  # exp(10) is a number of float16
     rows = np.array([[1.0, np.inf], [np.nan, 0.0], [-np.inf, 1.0], [-np.inf, -np.inf], [30000.0, -30000.0]], np.float64).astype(kind)
     for name in ("softmax", "log_softmax"):
         same(getattr(F, name), rows, 1)

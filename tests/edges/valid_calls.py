@@ -13,6 +13,7 @@ import numpy as np
 import backline
 from backline import fft, linalg, nn, quantized, sparse
 from backline.nn import functional, grad
+from backline.problems.neural_problem import ELEMENTARY
 
 Arguments = dict[str, Any]
 MODULES: dict[str, ModuleType] = {
@@ -213,6 +214,7 @@ def _root() -> dict[str, Arguments]:
         "einsum": {"equation": "ij,jk->ik", "*operands": (a, b)}, "empty": {"*shape": (2, 3)}, "prepack": {"other": a},
         "addbmm": {"input": numbers(3, 3), "batch1": batch, "batch2": batch}, "cdist": {"x1": a, "x2": a},
         "cross": {"input": b[:3], "other": b[1:]}, "diagonal": {"input": a}, "inner": {"input": a, "other": a},
+        **{name: {"input": a} for name in ELEMENTARY},
         "kron": {"input": a, "other": b}, "manual_seed": {"seed": 1}, "matrix_exp": {"A": batch}, "orgqr": {"A": numbers(4, 3), "tau": numbers(3)},
         "trace": {"input": b}, "stft": {"input": numbers(20), "n_fft": 8}, "vander": {"x": v}, "tensordot": {"a": a, "b": b, "dims": 1},
     }  # fmt: skip

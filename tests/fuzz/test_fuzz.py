@@ -34,8 +34,9 @@ EXCLUDED = {
 }
 MODULES = ("linalg", "fft", "nn", "nn.functional", "nn.grad", "quantized", "sparse")
 TOP_LEVEL = (
-    "addbmm", "addmm", "baddbmm", "bmm", "cdist", "chain_matmul", "cholesky_inverse", "cholesky_solve", "cross", "diagonal", "dot",
-    "einsum", "inner", "kron", "matmul", "mm", "mv", "outer", "prepack", "stft", "tensordot", "trace", "vander", "vdot",
+    "addbmm", "addmm", "baddbmm", "bmm", "cdist", "chain_matmul", "cholesky_inverse", "cholesky_solve", "cos", "cross",
+    "diagonal", "dot", "einsum", "exp", "expm1", "inner", "kron", "log", "log1p", "matmul", "mm", "mv", "outer", "prepack", "sin", "stft",
+    "tensordot", "trace", "vander", "vdot",
 )  # fmt: skip
 # What is public and takes no arrays, or is a class.
 NOT_OPERATIONS = {"empty", "explain", "num_threads", "use", "use_deterministic_algorithms"}

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+import backline
 from backline import switches
 from backline.nn import functional as F
 from backline.nn import grad as G
+from backline.problems.neural_problem import ELEMENTARY
 from gpu.arrays import normal, wide
 
 __all__ = ["EQUATIONS", "LAYOUTS", "NASTY", "NEAR", "away", "host", "laid", "layers"]
@@ -49,6 +51,8 @@ def layers(dtype: str) -> Iterator[tuple[Any, ...]]:
     for name in ("relu", "silu", "tanh", "sigmoid"):
         yield getattr(F, name), x
         yield getattr(G, f"{name}_input"), x, g
+    for name in ELEMENTARY:
+        yield getattr(backline, name), np.abs(x) if name.startswith("log") else x
     for form in ("none", "tanh"):
         yield F.gelu, x, form
         yield G.gelu_input, x, g, form

@@ -13,6 +13,7 @@ import pytest
 import backline
 from backline.nn import functional as F
 from backline.nn import grad as G
+from backline.problems.neural_problem import ELEMENTARY
 from gpu.arrays import dtype_of, normal, wide
 from gpu.layers import LAYOUTS, NASTY, away, host, laid, layers
 
@@ -73,6 +74,7 @@ def test_nasty_numbers(row: Any, xp: Any, compiled: None, dtype: str) -> None:
     calls: list[tuple[Any, ...]] = [(F.softmax, rows, 1), (F.log_softmax, rows, 1), (F.layer_norm, rows, 2)]
     for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
         calls += [(getattr(F, name), x), (getattr(G, f"{name}_input"), x, np.ones_like(x))]
+    calls += [(getattr(backline, name), x) for name in ELEMENTARY]
     for window in ((2,), (3, 1, 1)):
         pooled = host(F.max_pool1d, image, *window)
         calls += [(F.max_pool1d, image, *window), (G.max_pool1d_input, image, np.ones(pooled.shape).astype(x.dtype), *window)]

@@ -27,6 +27,7 @@ import backline
 from backline import backends, errors, fft, linalg, nn, quantized
 from backline.nn import functional as F
 from backline.nn import grad as G
+from backline.problems.neural_problem import ELEMENTARY
 
 pytestmark = pytest.mark.cupy
 TESTS = Path(__file__).parents[1]
@@ -92,6 +93,7 @@ PRODUCTS: dict[str, tuple[Op, tuple[tuple[int, ...], ...]]] = {
     "elements": (lambda x, y: backline.einsum("ij,ij->ij", x, y), ((6, 6),) * 2), "empty": (lambda x: backline.matmul(x, x.T), ((4, 0),)),
 }  # fmt: skip
 LAYERS: dict[str, tuple[Op, tuple[tuple[int, ...], ...]]] = {
+    **{name: (getattr(backline, name), ((6, 6),)) for name in ELEMENTARY},
     **{name: (getattr(F, name), ((6, 6),)) for name in ("relu", "gelu", "silu", "tanh", "sigmoid")},
     **{f"{name}_input": (getattr(G, f"{name}_input"), ((6, 6),) * 2) for name in ("relu", "gelu", "silu", "tanh", "sigmoid")},
     **{f"softmax {d}": (lambda x, d=d: F.softmax(x, d), ((3, 6, 6),)) for d in (0, -1)},

@@ -11,6 +11,7 @@ import backline
 from backline.errors import BadValue
 from backline.interop.operator_gradients import GRADIENTS
 from backline.interop.operators import operators
+from backline.problems.neural_problem import ELEMENTARY
 from support import clean
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("clean")]
@@ -100,6 +101,8 @@ def arguments(torch: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return table[name]
     if name.startswith(("relu", "silu", "tanh", "sigmoid")):
         return ((r(3, 4), r(3, 4)) if name.endswith("_input") else (r(3, 4),)), {}
+    if name in ELEMENTARY:
+        return (r(3, 4).abs() if name.startswith("log") else r(3, 4),), {}
     if name.startswith("fft_"):
         return (r(4, 5) if "rfft" in name or "dct" in name or "dst" in name or "ihfft" in name else r(4, 5) + 0j,), {}
     return (spd() if "chol" in name or "eigh" in name or "eigvalsh" in name or "ldl" in name else square,), {}

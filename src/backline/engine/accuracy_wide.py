@@ -21,7 +21,7 @@ from ..problems import Problem, operand
 from ..problems.conv_problem import ConvProblem
 from ..problems.linear_problem import LinearProblem
 from ..problems.multi_head_problem import MultiHeadProblem
-from ..problems.neural_problem import NeuralProblem
+from ..problems.neural_problem import ELEMENTARY, NeuralProblem
 from .double_double import Pair, bilinear, paired, product
 
 __all__ = [
@@ -224,6 +224,7 @@ def _gelu_tanh_slope(x: Array) -> Array:
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0), "gelu": _gelu, "gelu_tanh": lambda x: x * _sigmoid(_twice(x)),
     "silu": lambda x: x * _sigmoid(x), "tanh": np.tanh, "sigmoid": _sigmoid,
+    **{name: getattr(np, name) for name in ELEMENTARY},
 }  # fmt: skip
 SLOPES: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: (x > 0).astype(LONG), "gelu": _gelu_slope, "gelu_tanh": _gelu_tanh_slope,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..problems import Problem
+from ..problems.neural_problem import ELEMENTARY
 from ..problems.op_registry import import_operations
 
 __all__ = ["ADVERSARIAL", "FAMILIES", "FORMATS", "ONE_TERM", "ORDINARY", "Case", "Format", "cases"]
@@ -340,6 +341,9 @@ def layers(d: str) -> Iterator[Case]:
         if d in REAL:
             yield Case("ordinary", f"nn.grad.{op}_input {d} 64x257 64x257", ORDINARY)
             yield Case("large arguments", f"nn.grad.{op}_input {d} 64x257 64x257", change=_scaled(3))
+    for op in ELEMENTARY:
+        yield Case("ordinary", f"{op} {d} 64x257", ORDINARY, quick=True)
+        yield Case("large arguments", f"{op} {d} 64x257", change=_scaled(3))
     for op in ("softmax", "log_softmax"):
         yield Case("sums of 257 terms", f"{op} {d} 64x257 dim=-1", ORDINARY, quick=True)
         yield Case("large arguments", f"{op} {d} 64x257 dim=-1", change=_scaled(4))

@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import switches
 from ..errors import BackendUnavailable, BadType
+from ..problems.neural_problem import ELEMENTARY
 from .operator_gradients import BY_RESULTS, GRADIENTS, no_gradient
 from .operators import Operator, operators
 
@@ -36,7 +37,7 @@ _BATCHED = frozenset(
         "cholesky", "cholesky_ex", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "inv_ex", "lu_factor", "lu_factor_ex",
         "matrix_exp", "pinv", "qr", "slogdet", "svd", "svdvals",
     )
-) | {"relu", "silu", "tanh", "sigmoid", "gelu"}  # fmt: skip
+) | {"relu", "silu", "tanh", "sigmoid", "gelu", *ELEMENTARY}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -220,6 +220,15 @@ def _by_result(name: str) -> Gradient:
     return gradient
 
 
+def _elementary(slope: Callable[[Any, Any], Any]) -> Gradient:
+    """An elementary function, by its derivative."""
+
+    def gradient(ops: Any, a: Arguments, results: tuple[Any, ...], grads: tuple[Any, ...]) -> dict[str, Any]:
+        return {"input": grads[0] * slope(ops, a["input"])}
+
+    return gradient
+
+
 def _layer_norm(ops: Any, a: Arguments, results: tuple[Any, ...], grads: tuple[Any, ...]) -> dict[str, Any]:
     found = ops.layer_norm_backward(a["input"], grads[0], a["normalized_shape"], a["weight"], a["eps"])
     given = dict(zip(("input", "weight", "bias"), found, strict=True))
@@ -272,6 +281,9 @@ GRADIENTS: dict[str, Gradient] = {
     "addmm": _added("mat1", "mat2"), "baddbmm": _added("batch1", "batch2"),
     "einsum": _einsum, "linear": _linear, "layer_norm": _layer_norm, "scaled_dot_product_attention": _attention,
     "softmax": _by_result("softmax"), "log_softmax": _by_result("log_softmax"),
+    **{name: _elementary(lambda ops, x: ops.exp(x)) for name in ("exp", "expm1")},
+    "log": _elementary(lambda ops, x: 1 / x), "log1p": _elementary(lambda ops, x: 1 / (1 + x)),
+    "sin": _elementary(lambda ops, x: ops.cos(x)), "cos": _elementary(lambda ops, x: -ops.sin(x)),
     **{name: _by_input(name) for name in ("relu", "silu", "tanh", "sigmoid")}, "gelu": _by_input("gelu", "approximate"),
     **{f"conv{rank}d": _conv(rank) for rank in (1, 2, 3)},
     **{f"conv_transpose{rank}d": _conv_transpose(rank) for rank in (1, 2, 3)},

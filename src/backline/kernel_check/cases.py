@@ -6,6 +6,8 @@ import itertools
 import random
 from collections.abc import Iterator
 
+from ..problems.neural_problem import ELEMENTARY
+
 __all__ = ["FAMILIES", "cases"]
 
 EDGES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65)
@@ -135,6 +137,8 @@ def neural(rng: random.Random) -> Iterator[str]:
             yield f"{op} {text}{rng.choice(('', ':F', ':X') if len(shape) > 1 else ('',))}"
             if dtype != "bf16":
                 yield f"nn.grad.{op}_input {text} {text.split()[1]}"
+        for op in ELEMENTARY:
+            yield f"{op} {text}{rng.choice(('', ':F', ':X') if len(shape) > 1 else ('',))}"
         for op in ("softmax", "log_softmax"):
             yield f"{op} {text} dim={rng.randrange(len(shape))}"
         yield f"layer_norm {text} normalized_shape=({shape[-1]},)"

@@ -1,4 +1,4 @@
-"""The Problem of the layers between convolutions and products: activations, softmax, normalisation, pooling."""
+"""The Problem of elementary functions, and of the layers between products: activations, softmax, normalisation, pooling."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import numpy as np
 
 from . import Problem
 
-__all__ = ["NeuralProblem"]
+__all__ = ["ELEMENTARY", "NeuralProblem"]
+
+ELEMENTARY = ("exp", "expm1", "log", "log1p", "sin", "cos")
 
 
 @dataclass(frozen=True)
 class NeuralProblem(Problem):
     """One array in (role ``input``), one out, of the same layout; everything else is a parameter.
 
-    Operations and their parameters: ``relu``, ``silu``, ``tanh``, ``sigmoid``; ``gelu`` (approximate: "none" or "tanh");
+    Operations and their parameters: those of `ELEMENTARY` (with role out, the array that the caller gives);
+    ``relu``, ``silu``, ``tanh``, ``sigmoid``; ``gelu`` (approximate: "none" or "tanh");
     ``softmax`` and ``log_softmax`` (axis, not negative); ``layer_norm`` (axes: how many of the last, eps; roles weight, bias);
     ``rms_norm`` (likewise, without bias);
     ``batch_norm`` (eps; roles mean, variance, weight, bias); ``max_pool`` and ``avg_pool`` (kernel, stride, padding as pairs,

@@ -90,8 +90,8 @@ class Op(Record):
 
 # Modules that have operations, in the order in which tables list these. They are imported when something in them is asked for.
 _MODULES = (
-    "ops.matrix_products", "ops.small_products", "fft", "linalg", "nn.functional", "nn.grad", "ops.einsum.einsum_operation",
-    "quantized", "sparse",
+    "ops.matrix_products", "ops.small_products", "ops.elementary", "fft", "linalg", "nn.functional", "nn.grad",
+    "ops.einsum.einsum_operation", "quantized", "sparse",
 )  # fmt: skip
 
 

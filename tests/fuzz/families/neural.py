@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.special
 
+from backline.problems.neural_problem import ELEMENTARY
+
 from ..arrays import FORMATS, Array, Draw, wide
 from ..call import Call, generates
 from ..check import Wrong, like, near
@@ -93,6 +95,20 @@ def activation(draw: Draw, op: str) -> Call:
         reference = np.where(low, 0, reference)
         bound = np.where(low, np.inf, bound)
     return Call(op, (x,), kwargs, lambda result: near(result, reference, bound, x.dtype))
+
+
+@generates("elementary", *ELEMENTARY, weight=2)
+def elementary(draw: Draw, op: str) -> Call:
+    dtype = draw.choice(DTYPES)
+    shape = draw.shape(draw.whole(0, 4), 65, 2000)
+    x = _layout(draw, draw.fill(shape, dtype))
+    f = FORMATS[dtype]
+    with np.errstate(all="ignore"):
+        reference = np.asarray(getattr(np, op)(wide(x)))
+        reference = np.where(np.isinf(reference.astype(x.dtype).astype(reference.dtype)), np.copysign(np.inf, reference), reference)
+        bound = np.where(np.isfinite(reference), 4 * f.eps * np.abs(reference) + 2 * f.tiny, 0)
+    out = draw.out(x.shape, x.dtype) if x.ndim and draw.chance(0.3) and not draw.plain.out else None
+    return Call(op, (x,), {} if out is None else {"out": out}, lambda result: near(result, reference, bound, x.dtype), out=out)
 
 
 @generates("activations", *(f"nn.grad.{a}_input" for a in ACTIVATIONS), weight=2)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...problems import Problem
+from ...problems.neural_problem import ELEMENTARY
 from ...problems.op_registry import import_operations, operations
 
 __all__ = ["PARTS", "problems"]
@@ -99,6 +100,12 @@ def images(batch: int, channels: int, size: tuple[int, ...], dtype: Any, last: b
     return np.moveaxis(made, -1, 1) if last else made
 
 
+def elementary(dtype: Any) -> Iterator[Call]:
+    for size in (1024, 1 << 14, 40000, 128000, 1 << 18, 402056, 1 << 21, 1 << 23):
+        for name in ELEMENTARY:
+            yield name, (np.empty(size, dtype),), {}
+
+
 def layers(dtype: Any) -> Iterator[Call]:
     f = "nn.functional."
     convolutions = [  # channels, features, image, kernel, stride, padding, groups
@@ -133,6 +140,7 @@ def layers(dtype: Any) -> Iterator[Call]:
         for name in ("softmax", "log_softmax"):
             yield f + name, (x,), {"dim": -1}
         yield f"{f}layer_norm", (x, shape[1:]), {}
+    yield from elementary(dtype)
     for batch, channels, size in ((1, 16, (16, 16)), (2, 64, (28, 28)), (8, 64, (56, 56)), (16, 64, (112, 112))):
         x = images(batch, channels, size, dtype)
         half = images(batch, channels, tuple(n // 2 for n in size), dtype)
@@ -208,6 +216,7 @@ def halves(dtype: Any) -> Iterator[Call]:
         for name in ("softmax", "log_softmax"):
             yield f"nn.functional.{name}", (x,), {"dim": -1}
         yield "nn.functional.layer_norm", (x, shape[1:]), {}
+    yield from elementary(dtype)
     for batch, channels, size in ((1, 16, 16), (8, 64, 56)):
         yield from batch_norms(images(batch, channels, (size, size), dtype))
 

@@ -55,7 +55,7 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
             _reflect(array, arrays[0])
         elif array.size:
             _fill(rng, array)
-            if o.role == "a" and row is not None and row.sample is not None:
+            if o.role in ("a", "input") and row is not None and row.sample is not None:
                 row.sample(rng, array, problem)
             elif o.role == "variance":
                 array[...] = np.abs(array) + array.dtype.type(0.5)

@@ -25,7 +25,7 @@ from ..base import Algorithm, Refusal
 from .compiled_loops import COMPILED
 from .vector_level import vector_level
 
-__all__ = ["element_algorithms", "prepare_elements"]
+__all__ = ["Axis", "element_algorithms", "merged", "prepare_elements"]
 
 AXES = 4  # kept, and as many that are summed over, that the loops have
 DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
@@ -141,8 +141,8 @@ def _loop(p: EinsumProblem | ElementsProblem) -> Loop | str:
     if isinstance(found, str):
         return found
     way, kept, inner, operands = found
-    kept = _merged(sorted(kept, key=lambda a: -abs(a.out)))
-    inner = inner if way in (CROSS, POWERS) else _merged(_by_memory(inner))
+    kept = merged(sorted(kept, key=lambda a: -abs(a.out)))
+    inner = inner if way in (CROSS, POWERS) else merged(_by_memory(inner))
     if max(len(kept), len(inner)) > AXES:
         return f"the arrays have more than {AXES} axes on one side that lie apart in memory"
     if way:
@@ -230,8 +230,8 @@ def _by_memory(axes: tuple[Axis, ...]) -> list[Axis]:
     return sorted(axes, key=lambda a: (-abs(a.x), -abs(a.y)))
 
 
-def _merged(axes: list[Axis]) -> tuple[Axis, ...]:
-    """Axes, the outermost first, with those taken together that are one in every array."""
+def merged(axes: list[Axis]) -> tuple[Axis, ...]:
+    """Returns axes, the outermost first, with those taken together that are one in every array."""
     found: list[Axis] = []
     for axis in axes:
         if axis.size == 1:

@@ -1,4 +1,4 @@
-"""Intel's MKL: products, LAPACK, and kernels compiled for one small shape.
+"""Intel's MKL: products, LAPACK, transforms, elementary functions, and kernels compiled for one small shape.
 
 Its threading layer is chosen here, before its first computation. Wherever libgomp can be had, the GNU layer is: then MKL
 shares the one team of the process, and cannot meet the layer that computes wrong products beside a global libgomp.
@@ -19,6 +19,7 @@ from ...native.shared_library import NativeLibrary
 from ...problems import Problem
 from ...problems.fft_problem import FftProblem
 from ...problems.matmul_problem import MatmulProblem
+from ...problems.neural_problem import NeuralProblem
 from .. import capability, fixed_order
 from ..base import NULL_PLANNER, ONE_SHAPE, Algorithm, Handler, Planner, Refusal
 from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product_algorithms
@@ -28,6 +29,7 @@ from ..fft_steps import PLANNED_AFTER
 from .mixed_products import MIXED, MixedProduct, mixed_algorithms
 from .mkl_fft import fft_algorithms, prepare_fft
 from .transform_trials import Trials
+from .vector_math import VectorMath
 
 __all__ = ["MKL"]
 
@@ -72,6 +74,10 @@ class MKL(BlasLibrary):
         **ATTENTION,
         MatmulProblem: Handler(_product_algorithms, _prepare_product),
         FftProblem: Handler(_fft_algorithms, _prepare_fft, one_shape=PLANNED_AFTER),
+        NeuralProblem: Handler(
+            lambda mkl, problem, threads: mkl.vector_math.algorithms(problem, threads),
+            lambda mkl, problem, algorithm: mkl.vector_math.prepare(problem, algorithm),
+        ),
     }
     reproducible = True
     _instruction_sets: tuple[str, ...] | None = None
@@ -107,7 +113,9 @@ class MKL(BlasLibrary):
         self.jit = _Kernels(native)
         self.transform_trials = Trials()
         self.rwlock = native.rwlock
-        return BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if self.strict else "")
+        traits = BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if self.strict else "")
+        self.vector_math = VectorMath(traits)
+        return traits
 
     def _reproduce(self, native: NativeLibrary) -> None:
         """Asks MKL for the same bits from run to run, and strictly, for any number of threads, where that is asked for now.

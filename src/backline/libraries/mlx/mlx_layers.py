@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...problems.neural_problem import NeuralProblem
+from ...problems.neural_problem import ELEMENTARY, NeuralProblem
 from ..reference import activation_formulas
 from ..reference.array_namespaces import mlx_space
 from ..reference.layer_formulas import FORMULAS, SHAPED, empty
@@ -19,9 +19,9 @@ Array = Any
 Run = Callable[..., Any]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-IMPRECISE = "MLX computes exponentials and the error function in single precision, those of float64 too"
+IMPRECISE = "MLX computes exponentials, sines and the error function in single precision, those of float64 too"
 EXPONENTIAL = (  # what they are in
-    "gelu", "gelu_tanh", "silu", "sigmoid", "softmax", "log_softmax",
+    "gelu", "gelu_tanh", "silu", "sigmoid", "softmax", "log_softmax", "exp", "sin", "cos",
     *(f"{name}_grad" for name in ("gelu", "silu", "sigmoid", "tanh", "log_softmax")),
 )  # fmt: skip
 
@@ -38,7 +38,9 @@ def refusal(p: NeuralProblem) -> str:
 
 
 def note(p: NeuralProblem) -> str:
-    """Returns a note for users on the accuracy of exact GELU, or an empty string."""
+    """Returns a note for users on the accuracy of an operation, or an empty string."""
+    if p.op == "exp":
+        return "on the CPU stream infinite from about 88 on, and 0 below -87.7 (MLX 0.32)"
     exact = p.op == "gelu" and p.parameter("approximate") != "tanh"
     return "results near 0 of negative numbers have few digits: MLX has no erfc" if exact else ""
 
@@ -96,9 +98,9 @@ def _formula(p: NeuralProblem, mx: Any, **given: Array) -> Any:
     return FORMULAS[p.op](f, p, given)
 
 
-_ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "sigmoid")
+_ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "sigmoid")  # that have gradients
 OPERATIONS: dict[str, Run] = {
-    **dict.fromkeys(_ACTIVATIONS, _activation),
+    **dict.fromkeys((*_ACTIVATIONS, *ELEMENTARY), _activation),
     **{f"{name}_grad": _activation_grad for name in _ACTIVATIONS},
     **dict.fromkeys(FORMULAS, _formula),
     "softmax": _softmax,

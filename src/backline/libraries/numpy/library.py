@@ -62,7 +62,7 @@ from ..reference import (
 )
 from ..reference.composed import composed_algorithms, composed_function
 from ..reference.planned_products import PlannedProducts
-from . import transform_loops
+from . import element_loops, transform_loops
 
 __all__ = ["NumPy"]
 
@@ -287,6 +287,23 @@ def _transform(problem: FftProblem, algorithm: Algorithm) -> Any:
     return transform_loops.prepare_loops(problem) if loops else reference_fft.plan(problem)
 
 
+def _layer_algorithms(problem: NeuralProblem, threads: int) -> Listed:
+    yield from element_loops.element_algorithms(problem, threads)
+    yield from reference_neural.algorithms(problem)
+
+
+def _prepare_layer(problem: NeuralProblem, algorithm: Algorithm) -> Any:
+    if algorithm.name == element_loops.UFUNC:
+        return element_loops.prepare_elements(problem, algorithm)
+    compute = reference_neural.plan(problem)
+
+    def run(*arrays: Any) -> Any:
+        _refuse_overlaps(problem, arrays, same=("input",))
+        return compute(*arrays)
+
+    return PythonPlan(run if problem.get("out") is not None else compute)
+
+
 class NumPy(Library):
     """numpy, the package."""
 
@@ -311,9 +328,7 @@ class NumPy(Library):
             lambda p, threads: composed_algorithms("numpy", "linear, matmul and softmax"),
             lambda p, algorithm: PythonPlan(composed_function(p), p.scalars),
         ),
-        NeuralProblem: Handler.plain(
-            lambda p, threads: reference_neural.algorithms(p), lambda p, algorithm: PythonPlan(reference_neural.plan(p))
-        ),
+        NeuralProblem: Handler.plain(_layer_algorithms, _prepare_layer),
         EinsumProblem: Handler.plain(
             lambda p, threads: reference_einsum.algorithms("numpy", p), lambda p, algorithm: PythonPlan(reference_einsum.plan(p))
         ),

@@ -1,4 +1,4 @@
-"""Activations and their slopes, for arrays of any `Space`.
+"""Activations and their slopes, and elementary functions, for arrays of any `Space`.
 
 NaN and infinity spread as the formulas say. Compiled kernels have the same formulas in C++: `elementwise_kernels` for CUDA.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ...problems.neural_problem import NeuralProblem
+from ...problems.neural_problem import ELEMENTARY, NeuralProblem
 from .array_namespaces import Space
 
 __all__ = ["ACTIVATIONS", "activation", "gradient"]
@@ -34,6 +35,10 @@ def _gelu_tanh(f: Space, x: Array) -> Array:
     return x * _sigmoid(f, 2 * TANH_SCALE * (x + TANH_CUBIC * x * x * x))
 
 
+def _elementary(name: str, f: Space, x: Array) -> Array:
+    return getattr(f.xp, name)(x)
+
+
 ACTIVATIONS: dict[str, Callable[[Space, Array], Array]] = {
     "relu": lambda f, x: f.xp.maximum(x, 0),
     "gelu": _gelu,
@@ -41,6 +46,7 @@ ACTIVATIONS: dict[str, Callable[[Space, Array], Array]] = {
     "silu": lambda f, x: x * _sigmoid(f, x),
     "tanh": lambda f, x: f.xp.tanh(x),
     "sigmoid": _sigmoid,
+    **{name: partial(_elementary, name) for name in ELEMENTARY},
 }
 
 

@@ -1,4 +1,4 @@
-"""Activations, softmax and normalisation in NumPy alone: the reference results, and what runs where no other library can.
+"""Elementary functions, activations, softmax and normalisation in NumPy alone: the reference, and what runs if nothing else can.
 
 float32 and float64 are computed in float64 and rounded once. float16 and bfloat16 are computed in float32, their sums in
 float64, and rounded once. Means and variances are taken in two passes. Arrays are worked on in blocks that stay in cache. NaN
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...problems.neural_problem import NeuralProblem
+from ...problems.neural_problem import ELEMENTARY, NeuralProblem
 from ..base import Algorithm, Refusal
 from . import activation_formulas, formulas, reference_pooling
 from .array_namespaces import NUMPY
@@ -101,8 +101,9 @@ def activate(name: str, x: Array, out: Array) -> Array:
     return out
 
 
-def activation(p: NeuralProblem, input: Array) -> Array:
-    return activate("gelu_tanh" if p.parameter("approximate") == "tanh" else p.op, input, _new(input))
+def activation(p: NeuralProblem, input: Array, out: Array | None = None) -> Array:
+    form = "gelu_tanh" if p.parameter("approximate") == "tanh" else p.op
+    return activate(form, input, _new(input) if out is None else out)
 
 
 def activation_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
@@ -242,7 +243,7 @@ def _norm_grad(
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("relu", "gelu", "silu", "tanh", "sigmoid"), activation),
+    **dict.fromkeys(("relu", "gelu", "silu", "tanh", "sigmoid", *ELEMENTARY), activation),
     **dict.fromkeys(("relu_grad", "gelu_grad", "silu_grad", "tanh_grad", "sigmoid_grad"), activation_grad),
     "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
     "batch_norm_train": batch_norm_train, "softmax_grad": softmax_grad, "log_softmax_grad": log_softmax_grad,

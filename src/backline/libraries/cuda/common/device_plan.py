@@ -138,15 +138,17 @@ def refuse_overlaps(out: Any, as_out: Operand, others: list[tuple[Any, Operand]]
             refuse_overlap(np.asarray(_Where(out, as_out)), np.asarray(_Where(array, operand)))
 
 
-def refuse_overlaps_of_out(problem: Problem, arrays: tuple[Any, ...], unread: tuple[str, ...] = ()) -> None:
-    """Refuse an ``out`` of a call that overlaps another array; it may be the residual itself, and overlap operands not read."""
+def refuse_overlaps_of_out(
+    problem: Problem, arrays: tuple[Any, ...], unread: tuple[str, ...] = (), same: tuple[str, ...] = ("residual",)
+) -> None:
+    """Refuse an ``out`` of a call that overlaps another array; it may be one of `same` itself, and overlap operands not read."""
     index = problem.index("out")
     if index is None:
         return
     out, as_out = arrays[index], problem.operands[index]
     others = []
     for array, o in zip(arrays, problem.operands, strict=True):
-        itself = o.role == "residual" and o.strides == as_out.strides and at(array) == at(out)
+        itself = o.role in same and o.strides == as_out.strides and at(array) == at(out)
         if o.role not in ("out", *unread) and not itself:
             others.append((array, o))
     refuse_overlaps(out, as_out, others)

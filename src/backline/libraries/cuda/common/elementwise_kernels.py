@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....problems.neural_problem import ELEMENTARY
 from . import bindings
 from .dense_views import order_of, seen
 
@@ -53,6 +54,7 @@ ACTIVATIONS = {
     "silu": "v * bl_sigmoid(v)",
     "tanh": "tanh(v)",
     "sigmoid": "bl_sigmoid(v)",
+    **{name: f"{name}(v)" for name in ELEMENTARY},
 }
 
 # What the gradient is multiplied by, of a value v. Beyond the bounds a slope is 0 or 1, and 0 times infinity is not meant.

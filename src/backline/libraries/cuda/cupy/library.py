@@ -18,7 +18,7 @@ import numpy as np
 from ....problems.attention_problem import AttentionProblem
 from ....problems.einsum_problem import EinsumProblem
 from ....problems.multi_head_problem import MultiHeadProblem
-from ....problems.neural_problem import NeuralProblem
+from ....problems.neural_problem import ELEMENTARY, NeuralProblem
 from ....problems.quantized_problem import QuantizedProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import python_packages
@@ -30,7 +30,7 @@ from ...reference.layer_formulas import FORMULAS, empty, function
 from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
-from ..common.device_plan import DevicePlan, prepared
+from ..common.device_plan import DevicePlan, prepared, refuse_overlaps_of_out
 from . import int8_layers, pooling_kernels, recurrent_steps, row_kernels
 
 __all__ = ["CuPy", "space"]
@@ -41,7 +41,7 @@ Run = Callable[..., Any]
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("max_pool", "max_pool_indices")  # have these as well
 KERNELS: tuple[Any, ...] = (row_kernels, pooling_kernels)
-ONE_PASS = ("relu", "gelu", "silu", "tanh", "sigmoid")
+ONE_PASS = ("relu", "gelu", "silu", "tanh", "sigmoid", *ELEMENTARY)
 NUMBERS = ("float32", "float64", "complex64", "complex128")
 
 
@@ -76,10 +76,15 @@ def _one_pass(p: NeuralProblem) -> Run:
     empty_like = bindings.cupy().empty_like
     # Roles are input and grad, in any order.
     order = [p.index(role) or 0 for role in ("input", "grad") if p.get(role) is not None]
+    written = p.index("out")
 
     def run(*arrays: Array) -> Array:
         given = [arrays[i] for i in order]
-        out = empty_like(given[0], order="K")
+        if written is None:
+            out = empty_like(given[0], order="K")
+        else:
+            refuse_overlaps_of_out(p, arrays, same=("input",))
+            out = arrays[written]
         return made(*given, out) if out.size else out
 
     return run

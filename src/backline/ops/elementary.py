@@ -1,0 +1,89 @@
+"""Elementary functions, element by element: exp, log, expm1, log1p, sin, cos.
+
+Names are those of torch. Arrays are float16, bfloat16, float32 or float64; 16-bit floats are computed in float32 and rounded
+once. A new result has the order of the input's axes in memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..problems.neural_problem import ELEMENTARY, NeuralProblem
+from .array_arguments import check_out
+from .doc_fragments import filled
+from .families import kinds, operation_family
+from .layer_checks import Array, as_input, problem
+
+__all__ = ["cos", "exp", "expm1", "log", "log1p", "sin"]
+
+TEXT = """{title}
+
+Parameters
+----------
+input
+    Floating-point array of any shape.
+out
+    Array for the result, of `input`'s shape and dtype; may be `input` itself.
+
+{returns_array}
+    As `input`. {ends}
+
+Raises
+------
+BadType
+    No array, or not of floating-point numbers; an `out` of another dtype.
+BadValue
+    An `out` of another shape, or one that overlaps `input` and is not the same array.
+
+Notes
+-----
+By MKL's vector mathematics, in its mode of high accuracy, or by the loops below NumPy's own function, on all threads.
+
+{examples}
+>>> backline.{name}(np.array([{given}])).round(6)
+array([{result}])
+"""
+FACTS = {
+    "exp": {
+        "title": "Exponential: e to the power of each element.", "ends": "Infinity above 709.8 (88.7 in float32).",
+        "given": "0.0, 1.0", "result": "1.      , 2.718282",
+    },
+    "expm1": {
+        "title": "``exp(x) - 1``, accurate near 0.", "ends": "Infinity above 709.8 (88.7 in float32).",
+        "given": "0.0, 0.5", "result": "0.      , 0.648721",
+    },
+    "log": {
+        "title": "Natural logarithm.", "ends": "-infinity of 0; NaN below.", "given": "1.0, 10.0", "result": "0.      , 2.302585",
+    },
+    "log1p": {
+        "title": "``log(1 + x)``, accurate near 0.", "ends": "-infinity of -1; NaN below.",
+        "given": "0.0, 0.5", "result": "0.      , 0.405465",
+    },
+    "sin": {
+        "title": "Sine of angles in radians.", "ends": "NaN of infinity.", "given": "0.0, 1.0", "result": "0.      , 0.841471",
+    },
+    "cos": {
+        "title": "Cosine of angles in radians.", "ends": "NaN of infinity.", "given": "0.0, 1.0", "result": "1.      , 0.540302",
+    },
+}  # fmt: skip
+
+
+def _text(name: str) -> str | None:
+    return filled(TEXT, name=name, **FACTS[name])
+
+
+def _elementary(name: str, input: Array, *, out: Array | None = None) -> NeuralProblem:
+    array = as_input(name, "input", input)
+    if out is not None:
+        check_out(out, f"{name}: out", array.shape, array.dtype)
+    return problem(name, {"input": array, "out": out}, array.shape)
+
+
+def _positive(rng: np.random.Generator, array: Array, problem: NeuralProblem) -> None:
+    array[...] = np.abs(array)
+
+
+exp, expm1, log, log1p, sin, cos = operation_family(
+    _elementary, kinds(*ELEMENTARY), _text, module="backline", family="neural",
+    rows={name: {"sample": _positive} for name in ("log", "log1p")},
+)  # fmt: skip
