@@ -43,6 +43,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "gelu gradient": (G + "gelu_input", (X, X), {}),
     "softmax gradient": (G + "softmax_input", (X, X, 1), {}),
     "pool gradient": (G + "avg_pool2d_input", (X.shape, X[:, :, ::2, ::2], 2), {}),
+    "exp": ("exp", (X,), {}), "log": ("log", (np.abs(X),), {}),
     "linear": (F + "linear", (X, np.ones((5, 10), np.float32), np.ones(5, np.float32)), {"activation": "silu", "residual": X[..., :5]}),
     "conv": (F + "conv2d", (X, np.ones((5, 6, 3, 3), np.float32)), {"padding": 1}),
     "grouped conv": (F + "conv2d", (X, np.ones((6, 1, 3, 3), np.float32), W), {"groups": 6, "stride": 2}),
@@ -116,6 +117,11 @@ def test_large_layers_are_compared_in_part() -> None:
     taken = list(accuracy_layers.parts(problem_of(F + "linear", rows, weight, activation="relu"), [rows, weight]))
     assert 3 <= len(taken) < 4000
     assert {0, (1 << 20) - 64} <= {p.index[0].start for p in taken}
+    for length in (9_000_000, 40_000_001):  # one axis: no part for each of its elements
+        line = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (length,), (4,), writeable=False)
+        taken = list(accuracy_layers.parts(problem_of(F + "relu", line), [line]))
+        assert 3 <= len(taken) <= 1024 and {0, length} <= {end for p in taken for end in (p.index[0].start, p.index[0].stop)}
+        assert all(p.problem.result == p.arrays[0].shape == (p.index[0].stop - p.index[0].start,) for p in taken)
 
 
 def test_variances_are_positive() -> None:

@@ -32,6 +32,7 @@ FLOPS = 2e9  # what a reference in float64 may take; one that is wider takes lon
 BYTES = 16 << 20  # of operands that are compared, or of a layer that is compared as a whole
 COARSE = 2.0**-40  # error that a comparison in float64 does not count
 ROWS = 64  # of a linear layer in one part
+MOST_PARTS = 1 << 10  # that a layer without a convolution falls into: an array of one axis has an element in each place of it
 WITH_BATCH = ("input", "result", "grad", "residual")  # roles whose first axis is the batch
 
 
@@ -162,15 +163,17 @@ def _cuts(p: Problem, arrays: list[Array]) -> tuple[int, Callable[[int], Part]]:
     )
     if meets or not isinstance(p, (ConvProblem, NeuralProblem)) or not p.result:
         return whole
-    return p.result[0], partial(_image, p, arrays)
+    step = 1 if isinstance(p, ConvProblem) else -(-p.result[0] // MOST_PARTS)
+    return -(-p.result[0] // step), partial(_images, p, arrays, step)
 
 
-def _image(p: Any, arrays: list[Array], i: int) -> Part:
-    some = [a[i : i + 1] if o.role in (*WITH_BATCH, "out") else a for o, a in zip(p.operands, arrays, strict=True)]
-    changes: dict[str, Any] = {"operands": _described(p, some), "result": (1, *p.result[1:])}
+def _images(p: Any, arrays: list[Array], step: int, i: int) -> Part:
+    here = slice(i * step, min((i + 1) * step, p.result[0]))
+    some = [a[here] if o.role in (*WITH_BATCH, "out") else a for o, a in zip(p.operands, arrays, strict=True)]
+    changes: dict[str, Any] = {"operands": _described(p, some), "result": (here.stop - here.start, *p.result[1:])}
     if isinstance(p, ConvProblem):
         changes["batch"] = 1
-    return Part(replace(p, **changes), some, (slice(i, i + 1),), least=_least(p))
+    return Part(replace(p, **changes), some, (here,), least=_least(p))
 
 
 def _transform(p: FftProblem, arrays: list[Array], axis: int, i: int) -> Part:
