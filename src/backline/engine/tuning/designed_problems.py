@@ -101,7 +101,7 @@ def images(batch: int, channels: int, size: tuple[int, ...], dtype: Any, last: b
 
 
 def elementary(dtype: Any) -> Iterator[Call]:
-    for size in (1024, 1 << 14, 40000, 128000, 1 << 18, 402056, 1 << 21, 1 << 23):
+    for size in (1 << 10, 1 << 14, 1 << 17, 1 << 20):
         for name in ELEMENTARY:
             yield name, (np.empty(size, dtype),), {}
 
