@@ -1,7 +1,7 @@
 """The first answer of a machine that nobody tuned, beside NumPy, SciPy and PyTorch: ``python benchmarks/untuned.py [PART ...]``.
 
-Parts are products, algebra, transforms, layers, halves (products and layers of 16-bit floats) and contractions. All run in
-turn in one process, on ``--threads`` threads. A ratio is our time over the least of the others; each part ends with geometric
+Parts are products, algebra, transforms, elementary (functions of each element), layers, halves (products and layers of 16-bit
+floats) and contractions. All run in turn in one process, on ``--threads`` threads. A ratio is our time over the least of the others; each part ends with geometric
 means, and the number of rows above 1.05, 1.1 and 1.3. Rows above 0.95 are measured again after all the others, minutes later, and
 have the medians of both: virtual processors may be far apart at one time and near at another. Run it where nothing else runs.
 
@@ -34,6 +34,7 @@ from backline.engine import ranking_files
 from backline.engine.tuning import record_store
 from backline.nn import functional as F
 from backline.nn import grad
+from backline.problems.neural_problem import ELEMENTARY
 from side_by_side import Contestants, Table, geometric_mean, round_by_round, threads_asked, torch_or_none
 
 SEED = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else None
@@ -156,6 +157,24 @@ def transforms() -> Iterator[Row]:
             yield f"{kind} {np.dtype(dtype).name} {shape}", partial(getattr(backline.fft, kind), x), others
 
 
+def elementary() -> Iterator[Row]:
+    for dtype in (np.float32, np.float64):
+        for shape in ((300,), (20000,), (700, 900)):
+            for name in ELEMENTARY:
+                x = np.abs(numbers(tuple(map(near, shape)), dtype))
+                yield elements(name, x)
+                if shape == (700, 900) and name in ("exp", "log"):
+                    yield elements(name, x[:, : x.shape[1] // 2])
+
+
+def elements(name: str, x: Any) -> Row:
+    others: dict[str, Callable[[], Any]] = {"numpy": partial(getattr(np, name), x)}
+    if torch:
+        others["torch"] = partial(getattr(torch, name), given(x))
+    gaps = "" if x.flags.c_contiguous else " with gaps"
+    return f"{name} {x.dtype.name} {x.shape}{gaps}", partial(getattr(backline, name), x), others
+
+
 def layers() -> Iterator[Row]:
     if torch is None:
         return
@@ -265,8 +284,8 @@ def contractions() -> Iterator[Row]:
 
 
 PARTS = {
-    "products": products, "algebra": algebra, "transforms": transforms, "layers": layers, "halves": halves,
-    "contractions": contractions,
+    "products": products, "algebra": algebra, "transforms": transforms, "elementary": elementary, "layers": layers,
+    "halves": halves, "contractions": contractions,
 }  # fmt: skip
 
 
