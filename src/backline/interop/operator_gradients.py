@@ -224,7 +224,7 @@ def _elementary(slope: Callable[[Any, Any], Any]) -> Gradient:
     """An elementary function, by its derivative."""
 
     def gradient(ops: Any, a: Arguments, results: tuple[Any, ...], grads: tuple[Any, ...]) -> dict[str, Any]:
-        return {"input": grads[0] * slope(ops, a["input"])}
+        return {"input": grads[0] * slope(ops, a["input"]).conj()}
 
     return gradient
 

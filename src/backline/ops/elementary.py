@@ -1,7 +1,8 @@
 """Elementary functions, element by element: exp, log, expm1, log1p, sin, cos.
 
-Names are those of torch. Arrays are float16, bfloat16, float32 or float64; 16-bit floats are computed in float32 and rounded
-once. A new result has the order of the input's axes in memory.
+Names are those of torch. Arrays are float16, bfloat16, float32, float64, complex64 or complex128, those of log1p real: NumPy's loop
+loses the digits of complex numbers near 0. 16-bit floats are computed in float32 and rounded once. A new result has the order of
+the input's axes in memory.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from ..problems.neural_problem import ELEMENTARY, NeuralProblem
 from .array_arguments import check_out
 from .doc_fragments import filled
 from .families import kinds, operation_family
-from .layer_checks import Array, as_input, problem
+from .layer_checks import FLOATS, Array, as_input, problem
 
 __all__ = ["cos", "exp", "expm1", "log", "log1p", "sin"]
 
+COMPLEX = ("complex64", "complex128")
 TEXT = """{title}
 
 Parameters
 ----------
 input
-    Floating-point array of any shape.
+    Array of any shape, of {numbers} numbers.
 out
     Array for the result, of `input`'s shape and dtype; may be `input` itself.
 
@@ -31,13 +33,14 @@ out
 Raises
 ------
 BadType
-    No array, or not of floating-point numbers; an `out` of another dtype.
+    No array, or not of {numbers} numbers; an `out` of another dtype.
 BadValue
     An `out` of another shape, or one that overlaps `input` and is not the same array.
 
 Notes
 -----
-By MKL's vector mathematics, in its mode of high accuracy, or by the loops below NumPy's own function, on all threads.
+By MKL's vector mathematics, in its mode of high accuracy, or by the loops below NumPy's own function, on all threads. MKL takes
+real numbers without gaps in memory.
 
 {examples}
 >>> backline.{name}(np.array([{given}])).round(6)
@@ -69,11 +72,12 @@ FACTS = {
 
 
 def _text(name: str) -> str | None:
-    return filled(TEXT, name=name, **FACTS[name])
+    numbers = "floating-point" if name == "log1p" else "floating-point or complex"
+    return filled(TEXT, name=name, numbers=numbers, **FACTS[name])
 
 
 def _elementary(name: str, input: Array, *, out: Array | None = None) -> NeuralProblem:
-    array = as_input(name, "input", input)
+    array = as_input(name, "input", input, dtypes=FLOATS if name == "log1p" else (*FLOATS, *COMPLEX))
     if out is not None:
         check_out(out, f"{name}: out", array.shape, array.dtype)
     return problem(name, {"input": array, "out": out}, array.shape)

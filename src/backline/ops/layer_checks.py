@@ -23,12 +23,14 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 MODULE = "backline.nn.functional"
 
 
-def as_input(where: str, name: str, value: Any, *, rank: int = 0, integers: tuple[str, ...] = ()) -> Array:
-    """Returns an array of real floating-point numbers, of `rank` dimensions or more; on some devices of integers, too."""
+def as_input(
+    where: str, name: str, value: Any, *, rank: int = 0, integers: tuple[str, ...] = (), dtypes: tuple[str, ...] = FLOATS
+) -> Array:
+    """Returns an array of one of the dtypes, of `rank` dimensions or more; on the devices named, of integers too."""
     array = check_array(value, f"{where}: {name}")
     legal = device_dispatch.device().partition(":")[0] in integers
-    if array.dtype.name not in FLOATS and not (legal and array.dtype.kind in "iu"):
-        cause = f"it takes {', '.join(FLOATS)}{' and integers' if legal else ''}"
+    if array.dtype.name not in dtypes and not (legal and array.dtype.kind in "iu"):
+        cause = f"it takes {', '.join(dtypes)}{' and integers' if legal else ''}"
         raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=cause, remedy="x.astype(np.float32)")
     if array.ndim < rank:
         raise BadValue(f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''} or more, it has shape {array.shape}")

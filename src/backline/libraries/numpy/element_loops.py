@@ -21,11 +21,12 @@ from ...problems.neural_problem import ELEMENTARY, NeuralProblem
 from ..base import Algorithm, Refusal
 from ..kernels.element_loops import Axis, merged
 from ..kernels.element_shares import is_dense, result_of, write_dense
-from ..kernels.shares import DTYPES, memory_order
+from ..kernels.shares import memory_order
 
 __all__ = ["SMALL_ELEMENTS", "THREADED", "UFUNC", "element_algorithms", "prepare_elements"]
 
 UFUNC = "ufunc"
+DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
 AXES = 4  # that lie apart in memory: so many the loop has
 WIDTH = 1 << 12  # elements of an item, where they have gaps
 THREADED, SMALL_ELEMENTS = 1 << 13, 1 << 13  # elements below which threads and the release of the GIL cost more than they bring

@@ -29,12 +29,13 @@ BLOCK = 1 << 15  # elements at a time
 
 def algorithms(p: NeuralProblem) -> Iterator[Algorithm | Refusal]:
     """NumPy's loops, on one thread and in one order."""
-    if p.dtype.name not in DTYPES and not (p.op in INTEGERS and p.dtype.kind in "iu"):
+    more = p.dtype.kind in ("iu" if p.op in INTEGERS else "c" if p.op in ELEMENTARY else "")
+    if p.dtype.name not in DTYPES and not more:
         yield Refusal("numpy", p.op, f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}")
     elif p.op not in OPERATIONS:
         yield Refusal("numpy", p.op, f"NumPy has no {p.op}", lacks=True)
     else:
-        note = "computed in float64 and rounded" if p.dtype == np.float32 and not p.op.startswith(("relu", "max_pool")) else ""
+        note = "computed in float64 and rounded" if p.dtype.name in ("float32", "complex64") and not p.op.startswith(("relu", "max_pool")) else ""
         precision = "f64" if note else ""
         yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction", note=note)
 
@@ -52,8 +53,8 @@ def plan(p: NeuralProblem) -> Callable[..., Any]:
 
 
 def reference_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the dtype that references are computed in: float32 for 16-bit floats, otherwise float64."""
-    return np.dtype(np.float32 if dtype.itemsize == 2 else np.float64)
+    """Returns the dtype that references are computed in: float32 for 16-bit floats, otherwise float64 or complex128."""
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float32 if dtype.itemsize == 2 else np.float64)
 
 
 def _new(like: Array, dtype: Any = None) -> Array:
