@@ -1,9 +1,10 @@
 """The first answer of a machine that nobody tuned, beside NumPy, SciPy and PyTorch: ``python benchmarks/untuned.py [PART ...]``.
 
 Parts are products, algebra, transforms, elementary (functions of each element), layers, halves (products and layers of 16-bit
-floats) and contractions. All run in turn in one process, on ``--threads`` threads. A ratio is our time over the least of the others; each part ends with geometric
-means, and the number of rows above 1.05, 1.1 and 1.3. Rows above 0.95 are measured again after all the others, minutes later, and
-have the medians of both: virtual processors may be far apart at one time and near at another. Run it where nothing else runs.
+floats) and contractions. All run in turn in one process, on ``--threads`` threads. A ratio is our time over the least of the
+others; each part ends with geometric means, and the number of rows above 1.05, 1.1 and 1.3. Rows above 0.95 are measured again
+after all the others, minutes later, and have the medians of both: virtual processors may be far apart at one time and near at
+another. Run it where nothing else runs.
 
 ``--calibrated`` calibrates into a new tuning file first (``--seconds``, default 60), ``--calibrated=FILE`` takes a file that
 ``BACKLINE_TUNING=FILE backline calibrate`` made; ``--tuned`` measures each row's problems before it is timed. What either chooses

@@ -1,8 +1,8 @@
 """Elementary functions, element by element: exp, log, expm1, log1p, sin, cos.
 
-Names are those of torch. Arrays are float16, bfloat16, float32, float64, complex64 or complex128, those of log1p real: NumPy's loop
-loses the digits of complex numbers near 0. 16-bit floats are computed in float32 and rounded once. A new result has the order of
-the input's axes in memory.
+Names are those of torch. Arrays are float16, bfloat16, float32, float64, complex64 or complex128, those of log1p real: NumPy's
+loop loses the digits of complex numbers near 0. 16-bit floats are computed in float32 and rounded once. A new result has the
+order of the input's axes in memory.
 """
 
 from __future__ import annotations

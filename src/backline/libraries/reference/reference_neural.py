@@ -35,7 +35,8 @@ def algorithms(p: NeuralProblem) -> Iterator[Algorithm | Refusal]:
     elif p.op not in OPERATIONS:
         yield Refusal("numpy", p.op, f"NumPy has no {p.op}", lacks=True)
     else:
-        note = "computed in float64 and rounded" if p.dtype.name in ("float32", "complex64") and not p.op.startswith(("relu", "max_pool")) else ""
+        exact = p.op.startswith(("relu", "max_pool"))
+        note = "computed in float64 and rounded" if p.dtype.name in ("float32", "complex64") and not exact else ""
         precision = "f64" if note else ""
         yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction", note=note)
 
