@@ -47,7 +47,7 @@ int add_small_systems(PyObject *module, PyObject *addresses);
 int add_softmax_rows(PyObject *module, PyObject *addresses);
 int add_transforms(PyObject *module, PyObject *addresses);
 int add_triangle_copies(PyObject *module, PyObject *addresses);
-int add_ufunc_elements(PyObject *module, PyObject *addresses);
+int add_element_functions(PyObject *module, PyObject *addresses);
 int add_ufunc_transforms(PyObject *module, PyObject *addresses);
 
 extern const Services *services;  // of the core

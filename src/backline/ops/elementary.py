@@ -39,8 +39,7 @@ BadValue
 
 Notes
 -----
-By MKL's vector mathematics, in its mode of high accuracy, or by the loops below NumPy's own function, on all threads. MKL takes
-real numbers without gaps in memory.
+By MKL's vector mathematics, in its mode of high accuracy, or by the loops below NumPy's own function{complex}, on all threads.
 
 {examples}
 >>> backline.{name}(np.array([{given}])).round(6)
@@ -72,8 +71,11 @@ FACTS = {
 
 
 def _text(name: str) -> str | None:
-    numbers = "floating-point" if name == "log1p" else "floating-point or complex"
-    return filled(TEXT, name=name, numbers=numbers, **FACTS[name])
+    if name == "log1p":
+        words = {"numbers": "floating-point", "complex": ""}
+    else:
+        words = {"numbers": "floating-point or complex", "complex": ", always those for complex numbers"}
+    return filled(TEXT, name=name, **words, **FACTS[name])
 
 
 def _elementary(name: str, input: Array, *, out: Array | None = None) -> NeuralProblem:

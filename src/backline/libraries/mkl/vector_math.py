@@ -1,8 +1,7 @@
 """Elementary functions by MKL's vector mathematics, in its mode of high accuracy: errors below one unit in the last place.
 
 MKL has it in files of its own beside those of its products, and opens one at the first call: where that is missing, it ends the
-process. So it is used only where there is one for each of those. Subnormal numbers stay as they are. Shares of the array do not
-depend on the number of threads.
+process. So it is used only where there is one for each of those. Subnormal numbers stay as they are.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ...native import thread_team
-from ...native.plan_builder import Builder, Pointer
+from ...native.plan_builder import Builder
 from ...problems.dtypes import HALVES
 from ...problems.names import name_of
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
 from ..blas.cblas import BlasTraits
-from ..kernels.element_shares import is_dense, write_dense
+from ..kernels.element_functions import SMALL_ELEMENTS, THREADED, ElementFunction, layout_refusal, write_elements
 
 __all__ = ["VECTOR", "VectorMath", "missing_kernels"]
 
@@ -31,7 +30,6 @@ VECTOR = "vector_math"
 NAMES = {"exp": "Exp", "expm1": "Expm1", "log": "Ln", "log1p": "Log1p", "sin": "Sin", "cos": "Cos"}
 HIGH_ACCURACY, KEEP_SUBNORMAL, NO_ERRORS = 0x2, 0x140000, 0x100  # VML_HA, VML_FTZDAZ_OFF, VML_ERRMODE_IGNORE
 DTYPES = ("float32", "float64", *HALVES)
-THREADED, SMALL_ELEMENTS = 1 << 13, 1 << 13  # elements below which threads and the release of the GIL cost more than they bring
 
 
 _KERNELS = re.compile(r"libmkl_((?:def|mc|avx)\w*)\.")
@@ -92,20 +90,12 @@ class VectorMath:
     def _reason(self, p: NeuralProblem) -> str:
         if name_of(p.dtype) not in DTYPES:
             return f"its functions are for {', '.join(DTYPES)}, not {p.dtype.name}"
-        if p.empty:
-            return "there is nothing to compute"
-        if not is_dense(p):
-            return "there are gaps between elements, or arrays lie in different orders"
-        return self.missing or ("" if self.address(p) else f"this MKL has no function for {p.op}")
+        return self.missing or ("" if self.address(p) else f"this MKL has no function for {p.op}") or layout_refusal(p)
 
     def prepare(self, p: NeuralProblem, algorithm: Algorithm) -> Any:
         """The PreparedCall of what `algorithms` listed."""
-        b, address = Builder(p, self.blas.native.int_size), self.address(p)
-
-        def call(count: int, source: Pointer, target: Pointer) -> None:
-            b.call(address, [count, source, target, HIGH_ACCURACY | KEEP_SUBNORMAL | NO_ERRORS])
-
-        out, count = write_dense(b, p, algorithm.threads, call)
+        b, mode = Builder(p), HIGH_ACCURACY | KEEP_SUBNORMAL | NO_ERRORS
+        out, count = write_elements(b, p, ElementFunction(self.address(p), mode=mode), algorithm.threads)
         # The threads are the team's: MKL would start its own from a hundred elements on.
         return b.plan(
             out, count=count, threads=algorithm.threads, thread_guard=self.blas.thread_guard, guard_threads=1,
