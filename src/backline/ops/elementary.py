@@ -39,7 +39,7 @@ BadValue
 
 Notes
 -----
-By MKL's vector mathematics, in its mode of high accuracy, or by the loops below NumPy's own function{complex}, on all threads.
+By MKL's vector mathematics, in its mode of high accuracy, or by the loops below NumPy's own function, on all threads.{complex}
 
 {examples}
 >>> backline.{name}(np.array([{given}])).round(6)
@@ -74,7 +74,7 @@ def _text(name: str) -> str | None:
     if name == "log1p":
         words = {"numbers": "floating-point", "complex": ""}
     else:
-        words = {"numbers": "floating-point or complex", "complex": ", always those for complex numbers"}
+        words = {"numbers": "floating-point or complex", "complex": "\nThese loops compute complex numbers."}
     return filled(TEXT, name=name, **words, **FACTS[name])
 
 

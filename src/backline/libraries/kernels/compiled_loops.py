@@ -35,8 +35,9 @@ MOST_ITEMS = 1 << 20
 ROW_ELEMENTS = 1 << 13  # of softmax, in an item
 AXES = 4  # that the loop over a relu has
 SHARES = 16  # into which a large array is divided, whatever the number of threads
-# Below so many elements, threads and the release of the GIL cost more than they bring; the formulas of activations take longer.
-THREADED, FORMULAS_THREADED, SMALL_ELEMENTS = 1 << 15, 1 << 14, 1 << 13
+# Elements below which threads and the release of the GIL cost more than they bring; and bytes, as they are computed, of
+# activations, whose formulas take longer.
+THREADED, SMALL_ELEMENTS, FORMULAS_THREADED = 1 << 15, 1 << 13, 1 << 16
 MOST_POINTS = 1 << 30  # of an image: places in it are int32 beside float32
 LINE = 64  # columns that are worth an item of their own
 MOST_LANES, WORK_BYTES = 64, 256 << 10  # channels of an item where they are neighbours in memory, and what it may take of a cache
@@ -49,7 +50,8 @@ def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | 
         yield Refusal("kernels", COMPILED, reason)
         return
     size, note = max(prod(o.shape) for o in p.operands), "a loop compiled for this"
-    if threads > 1 and size >= (FORMULAS_THREADED if p.op in (*ACTIVATIONS, *GRADIENTS) else THREADED):
+    formula = p.op in (*ACTIVATIONS, *GRADIENTS)
+    if threads > 1 and (size * compute_dtype(p.dtype).itemsize >= FORMULAS_THREADED if formula else size >= THREADED):
         yield Algorithm(
             library="kernels", name=COMPILED, threads=threads, scaled=True, level="threads", basis="construction",
             pool=thread_team.name(), note=note,

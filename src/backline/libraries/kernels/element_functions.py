@@ -19,9 +19,10 @@ from ...problems.neural_problem import NeuralProblem
 from .element_loops import Axis, merged
 from .shares import Share, dense, even_share, in_shares, memory_order, placed
 
-__all__ = ["SMALL_ELEMENTS", "THREADED", "ElementFunction", "layout_refusal", "wide_name", "write_elements"]
+__all__ = ["SMALL_ELEMENTS", "ElementFunction", "layout_refusal", "on_threads", "wide_name", "write_elements"]
 
-THREADED, SMALL_ELEMENTS = 1 << 13, 1 << 13  # elements below which threads and the release of the GIL cost more than they bring
+# Bytes, as they are computed, below which threads cost more than they bring; elements below which the release of the GIL does.
+THREADED, SMALL_ELEMENTS = 1 << 16, 1 << 13
 SHARE, LINE = 1 << 14, 64  # elements of an item without gaps, and of the lines of the cache that it begins with
 AXES = 4  # that lie apart in memory: so many the loop has
 WIDTH = 1 << 11  # elements of an item with gaps: the loop has memory for so many
@@ -48,6 +49,11 @@ class ElementFunction(NamedTuple):
 def wide_name(p: NeuralProblem) -> str:
     """Returns the name of the dtype that a Problem is computed in."""
     return "float32" if p.dtype.name in HALVES else str(p.dtype.name)
+
+
+def on_threads(p: NeuralProblem) -> bool:
+    """Tells whether an array is large enough for several threads."""
+    return bool(prod(p.result) * np.dtype(wide_name(p)).itemsize >= THREADED)
 
 
 def layout_refusal(p: NeuralProblem) -> str:

@@ -22,8 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", *HALVES)
-ITEMS = 16  # into which an array is divided at least, where they are large enough, whatever the number of threads
-LEAST = 1 << 12  # elements of such an item
+ITEMS = (1, 2, 4, 8, 16)  # into which an array is divided at least, whatever the number of threads: the first whose items are
+FEW = 1 << 13  # of fewer elements than this
 
 
 def memory_order(o: Operand) -> tuple[int, ...]:
@@ -81,6 +81,8 @@ class Share:
 def even_share(units: int, length: int, most: int, multiple: int = 1) -> int:
     """Returns how many units of an array an item takes: `most` elements at most, unless one unit is longer.
 
+    What is left over is an item that one thread computes when the others are done: so it is few units.
+
     Parameters
     ----------
     units, length
@@ -93,11 +95,13 @@ def even_share(units: int, length: int, most: int, multiple: int = 1) -> int:
     Examples
     --------
     >>> even_share(100000, 1, 1 << 14, 64), even_share(300, 700, 1 << 13), even_share(3, 10, 1 << 13)
-    (6272, 11, 3)
+    (6208, 10, 3)
     """
-    items = max(-(-units // max(most // length, 1)), min(ITEMS, units * length // LEAST, units), 1)
-    share = -(-units // items)
-    return min(-(-share // multiple) * multiple, units)
+    fewest = next((number for number in ITEMS if units * length < number * FEW), ITEMS[-1])
+    items = max(-(-units // max(most // length, 1)), min(fewest, units), 1)
+    if items == 1:
+        return units
+    return max(units // items // multiple * multiple, min(multiple, units))
 
 
 def in_shares(b: Builder, units: int, share: int, threads: int, write: Callable[[Share], None]) -> int:

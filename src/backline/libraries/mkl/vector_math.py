@@ -22,7 +22,7 @@ from ...problems.names import name_of
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
 from ..blas.cblas import BlasTraits
-from ..kernels.element_functions import SMALL_ELEMENTS, THREADED, ElementFunction, layout_refusal, write_elements
+from ..kernels.element_functions import SMALL_ELEMENTS, ElementFunction, layout_refusal, on_threads, write_elements
 
 __all__ = ["VECTOR", "VectorMath", "missing_kernels"]
 
@@ -83,7 +83,7 @@ class VectorMath:
         halves = "f32, rounded once" if name_of(p.dtype) in HALVES else ""
         note = "vector mathematics, high accuracy"
         way = partial(Algorithm, library="mkl", name=VECTOR, precision=halves, level="threads", note=note)
-        if threads > 1 and prod(p.result) >= THREADED:
+        if threads > 1 and on_threads(p):
             yield way(threads=threads, scaled=True, pool=thread_team.name())
         yield way()
 

@@ -18,7 +18,7 @@ from ...native.plan_builder import Builder
 from ...problems.dtypes import HALVES
 from ...problems.neural_problem import ELEMENTARY, NeuralProblem
 from ..base import Algorithm, Refusal
-from ..kernels.element_functions import SMALL_ELEMENTS, THREADED, ElementFunction, layout_refusal, wide_name, write_elements
+from ..kernels.element_functions import SMALL_ELEMENTS, ElementFunction, layout_refusal, on_threads, wide_name, write_elements
 
 __all__ = ["UFUNC", "element_algorithms", "prepare_elements"]
 
@@ -52,7 +52,7 @@ def element_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | R
         return
     precision = "f32, rounded once" if p.dtype.name in HALVES else ""
     note = f"the loop below numpy.{p.op}"
-    if threads > 1 and prod(p.result) >= THREADED:
+    if threads > 1 and on_threads(p):
         yield Algorithm(
             library="numpy", name=UFUNC, threads=threads, scaled=True, precision=precision, level="threads",
             basis="construction", pool=thread_team.name(), note=note,
