@@ -139,7 +139,7 @@ def set_flush_denormal(mode: bool) -> bool:
     Notes
     -----
     A mode of the processor's threads, not of a scope. OpenBLAS factorises on threads of its own, which it does not reach once
-    they run.
+    they run; MKL's elementary functions keep subnormal numbers.
 
     Examples
     --------

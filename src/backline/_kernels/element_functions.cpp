@@ -11,7 +11,7 @@
 namespace backline {
 namespace {
 
-constexpr int kOuter = 3;             // axes of the lines
+constexpr int kOuter = 15;            // axes of the lines
 constexpr int64_t kBuffer = 1 << 15;  // bytes of the elements of an item: they stay in the nearest cache
 constexpr int64_t kShort = 64;        // elements of a line that is worth a call
 
@@ -19,7 +19,7 @@ using VectorFunction = void (*)(int64_t, const void *, void *, int64_t);  // MKL
 
 // Written by libraries/kernels/element_functions.py: eight bytes for each field, in this order. Steps in bytes.
 struct ElementFunction {
-    void *function;         // a PyUFuncGenericFunction, or with a mode a VectorFunction
+    void *function;         // a PyUFuncGenericFunction, or with a mode a VectorFunction; null copies
     void *data;             // of a ufunc's loop
     int64_t mode;           // of MKL's function
     int64_t item;           // bytes of an element
@@ -35,13 +35,18 @@ void move_as(const char *from, int64_t from_step, char *to, int64_t to_step, int
 }
 
 void move(int64_t item, const char *from, int64_t from_step, char *to, int64_t to_step, int64_t count) {
-    if (item == 4) move_as<char[4]>(from, from_step, to, to_step, count);
+    if (item == 2) move_as<char[2]>(from, from_step, to, to_step, count);
+    else if (item == 4) move_as<char[4]>(from, from_step, to, to_step, count);
     else if (item == 8) move_as<char[8]>(from, from_step, to, to_step, count);
     else move_as<char[16]>(from, from_step, to, to_step, count);
 }
 
 // The function of neighbours in memory, which may be written where they are.
 void call(const ElementFunction *u, char *from, char *to, int64_t number) {
+    if (!u->function) {
+        if (from != to) std::memcpy(to, from, size_t(number * u->item));
+        return;
+    }
     if (u->mode) return reinterpret_cast<VectorFunction>(u->function)(number, from, to, u->mode);
     const npy_intp count = npy_intp(number), steps[] = {npy_intp(u->item), npy_intp(u->item)};
     char *arrays[] = {from, to};
@@ -51,7 +56,10 @@ void call(const ElementFunction *u, char *from, char *to, int64_t number) {
 // The function of elements that may have gaps.
 void compute(const ElementFunction *u, char *from, char *to, int64_t number) {
     alignas(64) char buffer[kBuffer];
-    const bool source_dense = u->from_step == u->item || number == 1, target_dense = u->to_step == u->item || number == 1;
+    const auto dense = [=](const char *place, int64_t step) {
+        return (step == u->item || number == 1) && reinterpret_cast<uintptr_t>(place) % uintptr_t(std::min<int64_t>(u->item, 8)) == 0;
+    };
+    const bool source_dense = dense(from, u->from_step), target_dense = dense(to, u->to_step);
     char *source = source_dense ? from : target_dense ? to : buffer, *target = target_dense ? to : buffer;
     if (!source_dense) move(u->item, from, u->from_step, source, u->item, number);
     call(u, source, target, number);

@@ -163,7 +163,7 @@ def _cuts(p: Problem, arrays: list[Array]) -> tuple[int, Callable[[int], Part]]:
     )
     if meets or not isinstance(p, (ConvProblem, NeuralProblem)) or not p.result:
         return whole
-    step = 1 if isinstance(p, ConvProblem) else -(-p.result[0] // MOST_PARTS)
+    step = 1 if isinstance(p, ConvProblem) else max(-(-p.result[0] // MOST_PARTS), 1)
     return -(-p.result[0] // step), partial(_images, p, arrays, step)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import BadType, BadValue
 from ..problems.neural_problem import ELEMENTARY, NeuralProblem
 from .array_arguments import check_out
 from .doc_fragments import filled
@@ -35,7 +36,7 @@ Raises
 BadType
     No array, or not of {numbers} numbers; an `out` of another dtype.
 BadValue
-    An `out` of another shape, or one that overlaps `input` and is not the same array.
+    An `out` of another shape, one whose elements share memory, or one that overlaps `input` and is not the same array.
 
 Notes
 -----
@@ -78,10 +79,27 @@ def _text(name: str) -> str | None:
     return filled(TEXT, name=name, **words, **FACTS[name])
 
 
+def _overlaps_itself(array: Array) -> bool:
+    """Tells whether elements may share memory: an axis leads by less than the ones inside it reach."""
+    axes = [(n, abs(stride)) for n, stride in zip(array.shape, array.strides, strict=True) if n > 1 and array.size]
+    reach: int = array.itemsize
+    for size, stride in sorted(axes, key=lambda axis: axis[1]):
+        if stride < reach:
+            return True
+        reach = stride * (size - 1) + reach
+    return False
+
+
 def _elementary(name: str, input: Array, *, out: Array | None = None) -> NeuralProblem:
-    array = as_input(name, "input", input, dtypes=FLOATS if name == "log1p" else (*FLOATS, *COMPLEX))
+    array = as_input(name, "input", input, dtypes=(*FLOATS, *COMPLEX))
+    if name == "log1p" and array.dtype.kind == "c":
+        cause = "NumPy's loop loses the digits of complex numbers near 0, and no other library has one"
+        raise BadType(f"log1p: input has dtype {array.dtype}", cause=cause, remedy="np.log1p(x), or x.real")
     if out is not None:
         check_out(out, f"{name}: out", array.shape, array.dtype)
+        if _overlaps_itself(out):
+            what = f"{name}: out has elements that share memory: shape {out.shape}, strides {out.strides}"
+            raise BadValue(what, remedy="an array of its own: out.copy()")
     return problem(name, {"input": array, "out": out}, array.shape)
 
 

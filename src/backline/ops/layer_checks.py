@@ -31,7 +31,8 @@ def as_input(
     legal = device_dispatch.device().partition(":")[0] in integers
     if array.dtype.name not in dtypes and not (legal and array.dtype.kind in "iu"):
         cause = f"it takes {', '.join(dtypes)}{' and integers' if legal else ''}"
-        raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=cause, remedy="x.astype(np.float32)")
+        remedy = "x.astype(np.complex128)" if array.dtype.kind == "c" and "complex128" in dtypes else "x.astype(np.float32)"
+        raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=cause, remedy=remedy)
     if array.ndim < rank:
         raise BadValue(f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''} or more, it has shape {array.shape}")
     return array

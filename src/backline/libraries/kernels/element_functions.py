@@ -24,7 +24,7 @@ __all__ = ["SMALL_ELEMENTS", "ElementFunction", "layout_refusal", "on_threads", 
 # Bytes, as they are computed, below which threads cost more than they bring; elements below which the release of the GIL does.
 THREADED, SMALL_ELEMENTS = 1 << 16, 1 << 13
 SHARE, LINE = 1 << 14, 64  # elements of an item without gaps, and of the lines of the cache that it begins with
-AXES = 4  # that lie apart in memory: so many the loop has
+AXES = 16  # that lie apart in memory: so many the loop has
 WIDTH = 1 << 11  # elements of an item with gaps: the loop has memory for so many
 
 
@@ -34,7 +34,7 @@ class ElementFunction(NamedTuple):
     Attributes
     ----------
     address
-        Of a ufunc's loop, or of MKL's function of vectors.
+        Of a ufunc's loop, or of MKL's function of vectors; 0 copies.
     data
         What the loop of a ufunc is given.
     mode
@@ -58,36 +58,40 @@ def on_threads(p: NeuralProblem) -> bool:
 
 def layout_refusal(p: NeuralProblem) -> str:
     """Returns the reason why arrays that lie like this are not taken, or an empty string."""
-    if p.empty:
-        return "there is nothing to compute"
-    if not all(o.aligned for o in p.operands):
-        return "an array is not aligned"
-    if _is_dense(p):
-        return ""
-    if p.dtype.name in HALVES:
-        return "there are gaps between 16-bit floats, or arrays lie in different orders"
-    return "" if len(_axes(p)) <= AXES else f"more than {AXES} axes lie apart in memory"
+    if p.empty or not p.result:
+        return "an array without elements, or without axes, needs no loop"
+    axes = sum(size > 1 for size in p.result)
+    return "" if axes <= AXES else f"more than {AXES} axes may lie apart in memory"
 
 
 def write_elements(b: Builder, p: NeuralProblem, function: ElementFunction, threads: int) -> tuple[Pointer, int]:
     """Writes calls of a function down; returns the result, and the number of items of the last group."""
-    source = b.argument("input")
-    out = b.argument("out") if p.get("out") is not None else placed(b, p, p.operands[0])
-    count = (_write_dense if _is_dense(p) else _write_lines)(b, p, function, threads, source, out)
-    return out, count
+    given, target, source = p.operands[0], p.get("out"), b.argument("input")
+    out = b.argument("out") if target is not None else placed(b, p, given)
+    order = memory_order(given if target is None else target)
+    if all(dense(o, order) for o in p.operands):
+        return out, _write_dense(b, p, function, threads, source, out)
+    item = p.dtype.itemsize
+    without_gaps = contiguous_strides(p.result, item, order)
+    to = without_gaps if target is None else target.strides
+    if p.dtype.name not in HALVES:
+        return out, _write_lines(b, function, item, _axes(p.result, given.strides, to), (source, out))
+    # 16-bit floats are copied side by side first.
+    direct = target is None or dense(target, order)
+    stage = out if direct else b.work(item * prod(p.result), shared=True)
+    copied = _write_lines(b, ElementFunction(0), item, _axes(p.result, given.strides, without_gaps), (source, stage))
+    b.each(copied, threads if copied > 1 else 1)
+    count = _write_dense(b, p, function, threads, stage, stage)
+    if direct:
+        return out, count
+    b.each(count, threads if count > 1 else 1)
+    return out, _write_lines(b, ElementFunction(0), item, _axes(p.result, without_gaps, to), (stage, out))
 
 
-def _is_dense(p: NeuralProblem) -> bool:
-    order = memory_order(p.operands[0])
-    return all(dense(o, order) for o in p.operands)
-
-
-def _axes(p: NeuralProblem) -> tuple[Axis, ...]:
+def _axes(shape: tuple[int, ...], given: tuple[int, ...], to: tuple[int, ...]) -> tuple[Axis, ...]:
     """The axes of the input and the result, those taken together that are one in both; last the innermost of the result."""
-    given, out = p.operands[0], p.get("out")
-    to = out.strides if out else contiguous_strides(p.result, p.dtype.itemsize, memory_order(given))
-    axes = [Axis(n, x, 0, y) for n, x, y in zip(p.result, given.strides, to, strict=True)]
-    return merged(sorted(axes, key=lambda axis: -abs(axis.out)))
+    axes = [Axis(n, x, 0, y) for n, x, y in zip(shape, given, to, strict=True)]
+    return merged(sorted(axes, key=lambda axis: -abs(axis.out))) or (Axis(1, 0, 0, 0),)
 
 
 def _write_dense(
@@ -107,15 +111,14 @@ def _write_dense(
 
 
 def _write_lines(
-    b: Builder, p: NeuralProblem, function: ElementFunction, threads: int, source: Pointer, out: Pointer
+    b: Builder, function: ElementFunction, item: int, axes: tuple[Axis, ...], here: tuple[Pointer, Pointer]
 ) -> int:  # fmt: skip
-    axes = _axes(p)
     length = axes[-1].size
     width = min(WIDTH, length)
     rows = prod(axis.size for axis in axes[:-1]) * -(-length // width)
     share = max(WIDTH // width, 1)
     count: int = -(-rows // share)
-    _write(b, function, p.dtype.itemsize, axes, (width, share, rows), list(range(count)), (source, out))
+    _write(b, function, item, axes, (width, share, rows), list(range(count)), here)
     return count
 
 
