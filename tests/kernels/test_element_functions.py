@@ -32,7 +32,7 @@ def test_bits_are_those_of_numpy(dtype: str, rng: np.random.Generator) -> None:
         for shape in shapes:
             for _ in range(4):
                 x, out = strided(rng, shape, dtype), strided(rng, shape, dtype)
-                wanted = np.exp(np.ascontiguousarray(x))
+                wanted = np.exp(x.copy("C"))  # ascontiguousarray leaves an array of one element with the stride that it has
                 result = backline.exp(x)
                 loops += backline.explain().algorithm == "ufunc"
                 assert np.array_equal(result, wanted) and result.flags.owndata, f"{shape} {x.strides}"
