@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_results_do_not_depend_on_where_elements_are_nor_on_threads(rng: np.rand
 
 
 def test_results_do_not_depend_on_the_layout(rng: np.random.Generator) -> None:
-    """What has gaps, lies in another order or out of line is copied side by side, and computed by the same loops."""
+    """Arrays that have gaps, lie in another order or are misaligned are copied side by side and computed by the same loops."""
     for dtype in DTYPES:
         for name in ELEMENTARY:
             for shape in ((3, 4, 5, 6), (70, 90), (2, 3, 2, 3, 2, 3, 2)):
@@ -222,6 +223,15 @@ def test_operations_are_functions_of_their_module() -> None:
         assert function.__module__ == "backline" and function.__name__ == name
         assert pickle.loads(pickle.dumps(function)) is function
         assert str(backline.explain(function, np.ones((2, 3), np.float32)).problem) == f"{name} f32 2x3"
+
+
+def test_a_folder_that_cannot_be_listed_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: str) -> list[str]:
+        raise PermissionError(path)
+
+    monkeypatch.setattr("backline.libraries.mkl.vector_math.os.listdir", refused)
+    native = SimpleNamespace(path="/nowhere/libmkl_rt.so.3")
+    assert "libmkl_vml_def is not beside this MKL" in VectorMath(SimpleNamespace(native=native)).missing  # type: ignore[arg-type]
 
 
 def test_an_mkl_without_its_vector_kernels_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:

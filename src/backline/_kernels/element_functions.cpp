@@ -68,7 +68,7 @@ void compute(const ElementFunction *u, char *from, char *to, int64_t number) {
 
 // Where a part is: steps from one to the next take no division.
 class Place {
-public:
+  public:
     int64_t source = 0, target = 0;
 
     Place(const ElementFunction *description, int64_t row) : u(description), parts((u->length + u->width - 1) / u->width) {
@@ -98,7 +98,7 @@ public:
         }
     }
 
-private:
+  private:
     void shift(int64_t from, int64_t to) {
         source += from;
         target += to;

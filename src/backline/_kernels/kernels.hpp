@@ -27,6 +27,7 @@ int add_kernels(PyObject *addresses, std::initializer_list<Kernel> kernels);
 int add_attention(PyObject *module, PyObject *addresses);
 int add_byte_pooling(PyObject *module, PyObject *addresses);
 int add_depthwise(PyObject *module, PyObject *addresses);
+int add_element_functions(PyObject *module, PyObject *addresses);
 int add_element_sums(PyObject *module, PyObject *addresses);
 int add_exponential(PyObject *module, PyObject *addresses);
 int add_few_rows(PyObject *module, PyObject *addresses);
@@ -47,7 +48,6 @@ int add_small_systems(PyObject *module, PyObject *addresses);
 int add_softmax_rows(PyObject *module, PyObject *addresses);
 int add_transforms(PyObject *module, PyObject *addresses);
 int add_triangle_copies(PyObject *module, PyObject *addresses);
-int add_element_functions(PyObject *module, PyObject *addresses);
 int add_ufunc_transforms(PyObject *module, PyObject *addresses);
 
 extern const Services *services;  // of the core

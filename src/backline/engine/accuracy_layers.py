@@ -32,7 +32,7 @@ FLOPS = 2e9  # what a reference in float64 may take; one that is wider takes lon
 BYTES = 16 << 20  # of operands that are compared, or of a layer that is compared as a whole
 COARSE = 2.0**-40  # error that a comparison in float64 does not count
 ROWS = 64  # of a linear layer in one part
-MOST_PARTS = 1 << 10  # that a layer without a convolution falls into: an array of one axis has an element in each place of it
+MOST_PARTS = 1 << 10  # of a layer without a convolution: along the only axis of an array, each element would be one
 WITH_BATCH = ("input", "result", "grad", "residual")  # roles whose first axis is the batch
 
 

@@ -29,7 +29,7 @@ WIDTH = 1 << 11  # elements of an item with gaps: the loop has memory for so man
 
 
 class ElementFunction(NamedTuple):
-    """What computes neighbours in memory.
+    """A function that computes neighbours in memory, and how it is called.
 
     Attributes
     ----------

@@ -22,8 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", *HALVES)
-ITEMS = (1, 2, 4, 8, 16)  # into which an array is divided at least, whatever the number of threads: the first whose items are
-FEW = 1 << 13  # of fewer elements than this
+ITEMS = (1, 2, 4, 8, 16)  # into which an array is divided at least, whatever the number of threads,
+FEW = 1 << 13  # and elements of an item: the least number of items is taken that have fewer
 
 
 def memory_order(o: Operand) -> tuple[int, ...]:

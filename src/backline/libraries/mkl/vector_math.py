@@ -30,9 +30,7 @@ VECTOR = "vector_math"
 NAMES = {"exp": "Exp", "expm1": "Expm1", "log": "Ln", "log1p": "Log1p", "sin": "Sin", "cos": "Cos"}
 HIGH_ACCURACY, KEEP_SUBNORMAL, NO_ERRORS = 0x2, 0x140000, 0x100  # VML_HA, VML_FTZDAZ_OFF, VML_ERRMODE_IGNORE
 DTYPES = ("float32", "float64", *HALVES)
-
-
-_KERNELS = re.compile(r"libmkl_((?:def|mc|avx)\w*)\.")
+_KERNELS = re.compile(r"libmkl_((?:def|mc|avx)\w*)\.")  # files of MKL's other kernels
 
 
 def missing_kernels(names: list[str]) -> str:
@@ -50,6 +48,13 @@ def missing_kernels(names: list[str]) -> str:
     return next((stem for word in words or ("def",) if (stem := f"libmkl_vml_{word}") not in stems), "")
 
 
+def _files(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # a folder that may not be listed: nothing is known to be there
+        return []
+
+
 class VectorMath:
     """MKL's functions of vectors.
 
@@ -64,7 +69,7 @@ class VectorMath:
         path = os.path.realpath(blas.native.path)
         # One that is linked into another library has its kernels there.
         alone = os.path.basename(path).startswith("libmkl_rt")
-        missing = missing_kernels(os.listdir(os.path.dirname(path))) if alone else ""
+        missing = missing_kernels(_files(os.path.dirname(path))) if alone else ""
         self.missing = f"{missing} is not beside this MKL, which would end the process" if missing else ""
 
     def address(self, p: NeuralProblem) -> int:
