@@ -122,6 +122,7 @@ void compute_together(const ElementFunction *u, int64_t row, int64_t rows, char 
 }
 
 void element_function(const ElementFunction *u, int64_t item, char *from, char *to) {
+    if (u->rows == 1) return compute(u, from, to, u->length);
     const int64_t first = item * u->share, rows = std::min(u->rows - first, u->share);
     if (rows > 1 && u->length < kShort) return compute_together(u, first, rows, from, to);
     Place place(u, first);
