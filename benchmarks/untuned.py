@@ -9,6 +9,7 @@ another. Run it where nothing else runs.
 ``--calibrated`` calibrates into a new tuning file first (``--seconds``, default 60), ``--calibrated=FILE`` takes a file that
 ``BACKLINE_TUNING=FILE backline calibrate`` made; ``--tuned`` measures each row's problems before it is timed. What either chooses
 then takes its turn beside the untuned choice. ``--seed N`` draws other sizes: each between 0.6 and 1.6 times that of the table.
+``--without LIBRARY`` turns one off, as where it is not installed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from backline.problems.neural_problem import ELEMENTARY
 from side_by_side import Contestants, Table, geometric_mean, round_by_round, threads_asked, torch_or_none
 
 SEED = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else None
+WITHOUT = sys.argv[sys.argv.index("--without") + 1] if "--without" in sys.argv else ""
 SPREAD = 0.7  # of the drawn sizes, in doublings to either side
 rng = np.random.default_rng(1)
 sizes = random.Random(SEED)
@@ -352,11 +354,13 @@ def summary(part: str, mode: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     wanted = [name for name in PARTS if name in sys.argv[1:]] or list(PARTS)
+    if WITHOUT:
+        getattr(backline.backends, WITHOUT).enabled = False
     asked = modes()
     names = [mode.name for mode in asked]
     totals: dict[str, list[dict[str, Any]]] = {}
     for part in wanted:
-        drawn = "" if SEED is None else f"_seed{SEED}"
+        drawn = ("" if SEED is None else f"_seed{SEED}") + (f"_without_{WITHOUT}" if WITHOUT else "")
         table = Table(f"{'_'.join(names)}_{part}{drawn}_{ranking_files.here()}", ["numpy", "scipy", "torch"], names)
         measured: list[tuple[str, Contestants, dict[str, list[float]], str]] = []
         for title, ours, others in PARTS[part]():

@@ -27,6 +27,7 @@ FILES = {
     "onednn": ("libdnnl.so.3", ("dnnl_version", "dnnl_engine_get_count")),
     "xnnpack": ("libXNNPACK.so.0", ("xnn_initialize",)),
     "nnpack": ("libnnpack.so.0", ("nnp_initialize",)),
+    "libmvec": ("libmvec.so.1", ("_ZGVbN2v_sin",)),
     "fftw": ("libfftw3.so.3", ("fftw_plan_guru64_dft", "fftw_execute_dft")),
 }
 VARIABLES = {"onednn": "BACKLINE_MKLDNN_LIBRARY"}

@@ -22,7 +22,7 @@ from backline import fft, libraries, linalg, nn
 from backline.errors import BadType, LinAlgError, NoKernel
 
 Array = Any
-LIBRARIES = (None, "mkl", "openblas", "blis", "onednn", "xnnpack", "fftw", "scipy", "kernels", "numpy")
+LIBRARIES = (None, "mkl", "openblas", "blis", "onednn", "xnnpack", "libmvec", "fftw", "scipy", "kernels", "numpy")
 PAGE = mmap.PAGESIZE
 NO_ACCESS = 0
 

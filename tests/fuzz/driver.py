@@ -24,7 +24,7 @@ from .arrays import Array, Draw, Plain
 from .call import GENERATORS, Call
 from .check import Wrong
 
-CPU = ("mkl", "openblas", "blis", "onednn", "xnnpack", "nnpack", "fftw", "scipy", "kernels", "numpy")
+CPU = ("mkl", "openblas", "blis", "onednn", "xnnpack", "nnpack", "libmvec", "fftw", "scipy", "kernels", "numpy")
 TRANSFORMING = ("wino", "fft", "ft")
 LEGAL = (BacklineError, LinAlgError, MemoryError)
 JUNK = (None, "x", -1, 0, 1.5, 2**31, 2**63, 10**12, float("nan"), (), [], (1, 2, 3, 4, 5, 6, 7, 8), True, object(), 1j, {}, b"x")

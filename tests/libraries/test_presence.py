@@ -64,6 +64,7 @@ CUDART = "int cudaRuntimeGetVersion(int *version) {{ *version = 13000; return {s
 NVRTC = "int nvrtcVersion(int *major, int *minor) {{ *major = 13; *minor = 1; return {status}; }}"
 MAGMA = "void magma_init(void) {} void magma_version(int *a, int *b, int *c) { *a = 2; *b = 9; *c = 0; }"
 FFTW = "void fftw_plan_guru64_dft(void) {} void fftw_execute_dft(void) {}\n"
+LIBMVEC = "void _ZGVbN2v_sin(void) {}"
 KLEIDIAI = "void kai_run_lhs_quant_pack_qai8dxp_f32(void) {}"
 
 # name -> source of a sound stand-in, its version, source of one that does not work, a part of the reason then
@@ -85,6 +86,7 @@ STANDINS: dict[str, tuple[str, object, str, str]] = {
     "onednn": (onednn(), "3.5.3", onednn("2, 6, 3"), "is oneDNN 2.6.3, which has another interface; 3 is needed"),
     "nnpack": (returning("nnp_initialize", 0), None, returning("nnp_initialize", 51), "it does not support this processor"),
     "xnnpack": (returning("xnn_initialize", 0, "void *allocator"), None, returning("xnn_initialize", 5, "void *a"), "not support this"),
+    "libmvec": (LIBMVEC, None, LIBMVEC + "__attribute__((constructor)) static void f(void) { __builtin_trap(); }", "crashes when"),
     "kleidiai": (KLEIDIAI + 'const char *kai_get_version(void) { return "1.24.0"; }', "1.24.0",
                  KLEIDIAI + "__attribute__((constructor)) static void f(void) { __builtin_trap(); }", "crashes when"),
     "fftw": (FFTW + 'const char fftw_version[] = "fftw-3.3.10-sse2";', "3.3.10", FFTW, "does not tell its version"),

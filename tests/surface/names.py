@@ -230,6 +230,7 @@ OWN = {
     **dict.fromkeys(("cusparselt", "kleidiai", "miopen", "mps", "nnpack", "opt_einsum", "xnnpack"), _UNIFORM),
     "numpy": _UNIFORM + _PLANS + _TRANSFORMS,
     "scipy": _UNIFORM + _TRANSFORMS,
+    "libmvec": _UNIFORM,
     **dict.fromkeys(("openblas", "blis", "kernels"), _UNIFORM + _PLANS),
 }  # fmt: skip
 MODULES = sorted({path.partition(".")[0] for path in (*MODEL, *OWN)} - {""})
@@ -344,7 +345,7 @@ SETTINGS: dict[str, Setting] = {
         bool, False, ON_OFF, read="backline.nn.attention.WARN_FOR_UNFUSED_KERNELS", flags="-", set_flags="-"),
     **dict.fromkeys(
         (f"{name}.enabled" for name in ("numpy", "openblas", "mkl", "blis", "mkldnn", "nnpack", "xnnpack", "kleidiai", "openmp",
-                                         "opt_einsum", "cudnn", "cusparselt", "miopen", "mps", "fftw", "scipy", "kernels")), _ENABLED),
+                                         "opt_einsum", "cudnn", "cusparselt", "miopen", "mps", "fftw", "scipy", "libmvec", "kernels")), _ENABLED),
     "fftw.planning": Setting(str, "estimate", ("estimate", "measure", "patient")),
     "fftw.plan_time_limit": Setting(float, 10.0, (0.0, 2.5, math.inf), ((3, 3.0),), (-1.0, math.nan), least=0),
     **_only_by_name("mkl.verbose_level", int, 0, (0, 1, 2), bad=(3, -1)),

@@ -364,6 +364,7 @@ CASES: dict[str, Case] = {
     **enabled("cusparselt.enabled", "cusparselt"), **permits("mps.enabled", False, "metal", library="mlx", device="mps"),
     **enabled("miopen.enabled", "miopen", "rocm:0", also=("cudnn.enabled",)),
     **enabled("fftw.enabled", "fftw"), **enabled("scipy.enabled", "scipy"), **enabled("kernels.enabled", "kernels"),
+    **enabled("libmvec.enabled", "libmvec"),
     "fftw.planning": Case("measure", planned, ("fftw.plan_time_limit",)),
     "fftw.plan_time_limit": Case(1.5, planned, ("fftw.planning",)),
     "mkl.verbose_level": choosing(1, Trial("mkl", PLAIN), see=printed, also=("mkl.enabled",)),

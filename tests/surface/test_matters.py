@@ -189,6 +189,7 @@ ROWS: dict[str, Row] = {
     "mkl.enabled": disabled(backline.matmul, A, A), "blis.enabled": disabled(backline.matmul, A, A),
     "mkldnn.enabled": disabled(functional.conv2d, IMAGES, KERNELS), "nnpack.enabled": disabled(functional.conv2d, IMAGES, KERNELS),
     "xnnpack.enabled": disabled(functional.conv2d, IMAGES, KERNELS),
+    "libmvec.enabled": disabled(backline.sin, np.ones(5)),
     "fftw.enabled": disabled(fft.fft, np.ones(96)), "scipy.enabled": disabled(fft.fft, np.ones(96)),
     "kernels.enabled": disabled(functional.log_softmax, A, -1),
     "fftw.planning": Row("measure", planned, {"only": ("fftw",)}, "fftw"),

@@ -170,7 +170,7 @@ ANSWERS: dict[str, Any] = {
     **{f"backends.{name}.is_available()": bool for name in MODULES if f"{name}.enabled" in SETTINGS},
     **{f"backends.{name}.is_enabled()": bool for name in MODULES if f"{name}.enabled" in SETTINGS},
     **{f"backends.{name}.version()": NUMBER_OR_TEXT for name in (*MODULES, "cuda") if f"{name}.enabled" in SETTINGS},
-    **{f"backends.{name}.set_flags()": (True,) for name in ("mkl", "openblas", "numpy", "blis", "openmp", "mps", "kleidiai", "cusparselt", "xnnpack", "scipy", "kernels")},
+    **{f"backends.{name}.set_flags()": (True,) for name in ("mkl", "openblas", "numpy", "blis", "openmp", "mps", "kleidiai", "cusparselt", "xnnpack", "scipy", "libmvec", "kernels")},
     "backends.fftw.set_flags()": (True, "estimate", 10.0),
 }  # fmt: skip
 

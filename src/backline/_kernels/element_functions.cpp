@@ -1,6 +1,6 @@
-// Functions of one array, element by element, by the compiled loops below NumPy's own ufuncs, or by MKL's functions of vectors: an item
-// is some lines of the array, or parts of lines, so that threads share the work. NumPy's loops have other code for elements with gaps,
-// with other last bits, and MKL's have none: they are given copies side by side.
+// Functions of one array, element by element, by the compiled loops below NumPy's own ufuncs, or by functions of neighbours in memory,
+// such as MKL's: an item is some lines of the array, or parts of lines, so that threads share the work. NumPy's loops have other code
+// for elements with gaps, with other last bits, and the others have none: they are given copies side by side.
 #include "arrays.hpp"
 #include "kernels.hpp"
 
@@ -15,13 +15,13 @@ constexpr int kOuter = 15;            // axes of the lines
 constexpr int64_t kBuffer = 1 << 15;  // bytes of the elements of an item: they stay in the nearest cache
 constexpr int64_t kShort = 64;        // elements of a line that is worth a call
 
-using VectorFunction = void (*)(int64_t, const void *, void *, int64_t);  // MKL's, with 64-bit integers
+using VectorFunction = void (*)(int64_t, const void *, void *, int64_t);  // as MKL has them, with 64-bit integers
 
 // Written by libraries/kernels/element_functions.py: eight bytes for each field, in this order. Steps in bytes.
 struct ElementFunction {
     void *function;         // a PyUFuncGenericFunction, or with a mode a VectorFunction; null copies
     void *data;             // of a ufunc's loop
-    int64_t mode;           // of MKL's function
+    int64_t mode;           // the last argument of a VectorFunction
     int64_t item;           // bytes of an element
     int64_t length, width;  // elements of a line, and of the parts that it is cut into
     int64_t share, rows;    // parts of an item, kBuffer bytes at most where there are several, and of the whole array

@@ -49,6 +49,7 @@ int add_softmax_rows(PyObject *module, PyObject *addresses);
 int add_transforms(PyObject *module, PyObject *addresses);
 int add_triangle_copies(PyObject *module, PyObject *addresses);
 int add_ufunc_transforms(PyObject *module, PyObject *addresses);
+int add_vector_functions(PyObject *module, PyObject *addresses);
 
 extern const Services *services;  // of the core
 

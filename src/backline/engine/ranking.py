@@ -54,7 +54,7 @@ MADE_FOR_THE_OPERATION = "kernels"
 COMPILED = "jit"  # an algorithm of MKL's
 # Small products with few rows are no such case, but of 16-bit floats, which others convert.
 FEW_ROWS = "few_rows"
-LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "libmvec", "numpy")
 FIRST_ON_INTEL, SECOND_ON_INTEL = "mkl", "openblas"  # the first of them has its best kernels for Intel's processors
 
 

@@ -243,6 +243,12 @@ ROWS: tuple[LibraryInfo, ...] = (
         kind="nn", patterns=("libnnpack*.so*",), markers=("nnp_initialize",),
     ),
     LibraryInfo(
+        "libmvec", "libmvec", "backline.libraries.libmvec.library:Libmvec", families=("neural",),
+        install="part of the GNU C library 2.22 and newer on x86-64",
+        about="libmvec: elementary functions on the CPU, by the vectors of the GNU C library.",
+        files=("libmvec.so.1",), prefix_files=(), needs=("_ZGVbN2v_sin",), machines=("x86_64", "amd64"),
+    ),
+    LibraryInfo(
         "python_native", "Python kernels", "backline.libraries.python_kernels:PythonKernels", switch="",
         devices=("cpu", "cuda", "mps"),
     ),

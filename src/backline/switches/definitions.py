@@ -135,6 +135,7 @@ _CPU = (
             "oneDNN prints a line for each execution (1), and for each primitive made (2).", in_flags=False),
     _enabled("nnpack", "nnpack", ("conv",), "NNPACK may run calls."),
     _enabled("xnnpack", "xnnpack", ("matmul", "conv"), "XNNPACK may run calls."),
+    _enabled("libmvec", "libmvec", ("neural",), "libmvec may run calls."),
     _enabled("kleidiai", "kleidiai", ("matmul",), "KleidiAI may run calls."),
     Switch("openmp.enabled", bool, True, None, "Libraries that thread by OpenMP may use more than one thread.", FAMILIES,
            library=""),

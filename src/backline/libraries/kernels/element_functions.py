@@ -6,20 +6,25 @@ the bits are those of an array without gaps. 16-bit floats are widened to float3
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import _kernels
+from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...problems.dtypes import HALVES
 from ...problems.memory_layout import contiguous_strides
+from ...problems.names import name_of
 from ...problems.neural_problem import NeuralProblem
+from ..base import Algorithm
 from .element_loops import Axis, merged
 from .shares import Share, dense, even_share, in_shares, memory_order, placed
 
-__all__ = ["SMALL_ELEMENTS", "ElementFunction", "layout_refusal", "on_threads", "wide_name", "write_elements"]
+__all__ = ["ElementFunction", "element_plan", "element_ways", "layout_refusal", "wide_name"]
 
 # Bytes, as they are computed, below which threads cost more than they bring; elements below which the release of the GIL does.
 THREADED, SMALL_ELEMENTS = 1 << 16, 1 << 13
@@ -34,11 +39,11 @@ class ElementFunction(NamedTuple):
     Attributes
     ----------
     address
-        Of a ufunc's loop, or of MKL's function of vectors; 0 copies.
+        Of a ufunc's loop, or of a function of neighbours in memory, such as MKL's; 0 copies.
     data
         What the loop of a ufunc is given.
     mode
-        The mode of MKL's function; 0 for the loop of a ufunc.
+        The last argument of a function of neighbours, such as MKL's mode; 0 for the loop of a ufunc.
     """
 
     address: int
@@ -51,11 +56,6 @@ def wide_name(p: NeuralProblem) -> str:
     return "float32" if p.dtype.name in HALVES else str(p.dtype.name)
 
 
-def on_threads(p: NeuralProblem) -> bool:
-    """Tells whether an array is large enough for several threads."""
-    return bool(prod(p.result) * np.dtype(wide_name(p)).itemsize >= THREADED)
-
-
 def layout_refusal(p: NeuralProblem) -> str:
     """Returns the reason why arrays that lie like this are not taken, or an empty string."""
     if p.empty or not p.result:
@@ -64,7 +64,23 @@ def layout_refusal(p: NeuralProblem) -> str:
     return "" if axes <= AXES else f"more than {AXES} axes may lie apart in memory"
 
 
-def write_elements(b: Builder, p: NeuralProblem, function: ElementFunction, threads: int) -> tuple[Pointer, int]:
+def element_ways(p: NeuralProblem, threads: int, **fields: Any) -> Iterator[Algorithm]:
+    """Yields a library's algorithm for elementary functions: on all threads, where the array is large enough, and on one."""
+    way = partial(Algorithm, precision="f32, rounded once" if name_of(p.dtype) in HALVES else "", level="threads", **fields)
+    if threads > 1 and prod(p.result) * np.dtype(wide_name(p)).itemsize >= THREADED:
+        yield way(threads=threads, scaled=True, pool=thread_team.name())
+    yield way()
+
+
+def element_plan(p: NeuralProblem, function: ElementFunction, threads: int, **guard: Any) -> Any:
+    """Returns the PreparedCall of a function of one array, with the guards of the library's threads that `Builder.plan` takes."""
+    b = Builder(p)
+    out, count = _write_elements(b, p, function, threads)
+    big = prod(p.result) >= SMALL_ELEMENTS
+    return b.plan(out, count=count, threads=threads, release_gil=big, same=("input",), **guard)
+
+
+def _write_elements(b: Builder, p: NeuralProblem, function: ElementFunction, threads: int) -> tuple[Pointer, int]:
     """Writes calls of a function down; returns the result, and the number of items of the last group."""
     given, target, source = p.operands[0], p.get("out"), b.argument("input")
     out = b.argument("out") if target is not None else placed(b, p, given)

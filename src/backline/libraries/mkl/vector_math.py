@@ -9,20 +9,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...native import thread_team
-from ...native.plan_builder import Builder
 from ...problems.dtypes import HALVES
 from ...problems.names import name_of
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
 from ..blas.cblas import BlasTraits
-from ..kernels.element_functions import SMALL_ELEMENTS, ElementFunction, layout_refusal, on_threads, write_elements
+from ..kernels.element_functions import ElementFunction, element_plan, element_ways, layout_refusal
 
 __all__ = ["VECTOR", "VectorMath", "missing_kernels"]
 
@@ -85,12 +81,7 @@ class VectorMath:
         if reason:
             yield Refusal("mkl", VECTOR, reason)
             return
-        halves = "f32, rounded once" if name_of(p.dtype) in HALVES else ""
-        note = "vector mathematics, high accuracy"
-        way = partial(Algorithm, library="mkl", name=VECTOR, precision=halves, level="threads", note=note)
-        if threads > 1 and on_threads(p):
-            yield way(threads=threads, scaled=True, pool=thread_team.name())
-        yield way()
+        yield from element_ways(p, threads, library="mkl", name=VECTOR, note="vector mathematics, high accuracy")
 
     def _reason(self, p: NeuralProblem) -> str:
         if name_of(p.dtype) not in DTYPES:
@@ -99,10 +90,6 @@ class VectorMath:
 
     def prepare(self, p: NeuralProblem, algorithm: Algorithm) -> Any:
         """The PreparedCall of what `algorithms` listed."""
-        b, mode = Builder(p), HIGH_ACCURACY | KEEP_SUBNORMAL | NO_ERRORS
-        out, count = write_elements(b, p, ElementFunction(self.address(p), mode=mode), algorithm.threads)
+        function = ElementFunction(self.address(p), mode=HIGH_ACCURACY | KEEP_SUBNORMAL | NO_ERRORS)
         # The threads are the team's: MKL would start its own from a hundred elements on.
-        return b.plan(
-            out, count=count, threads=algorithm.threads, thread_guard=self.blas.thread_guard, guard_threads=1,
-            release_gil=prod(p.result) >= SMALL_ELEMENTS, same=("input",),
-        )  # fmt: skip
+        return element_plan(p, function, algorithm.threads, thread_guard=self.blas.thread_guard, guard_threads=1)

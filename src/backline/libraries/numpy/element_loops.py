@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ... import _kernels
-from ...native import thread_team
-from ...native.plan_builder import Builder
 from ...problems.dtypes import HALVES
 from ...problems.neural_problem import ELEMENTARY, NeuralProblem
 from ..base import Algorithm, Refusal
-from ..kernels.element_functions import SMALL_ELEMENTS, ElementFunction, layout_refusal, on_threads, wide_name, write_elements
+from ..kernels.element_functions import ElementFunction, element_plan, element_ways, layout_refusal, wide_name
 
 __all__ = ["UFUNC", "element_algorithms", "prepare_elements"]
 
@@ -50,20 +47,11 @@ def element_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | R
     if reason:
         yield Refusal("numpy", UFUNC, reason)
         return
-    precision = "f32, rounded once" if p.dtype.name in HALVES else ""
-    note = f"the loop below numpy.{p.op}"
-    if threads > 1 and on_threads(p):
-        yield Algorithm(
-            library="numpy", name=UFUNC, threads=threads, scaled=True, precision=precision, level="threads",
-            basis="construction", pool=thread_team.name(), note=note,
-        )  # fmt: skip
-    yield Algorithm(library="numpy", name=UFUNC, precision=precision, level="threads", basis="construction", note=note)
+    yield from element_ways(p, threads, library="numpy", name=UFUNC, basis="construction", note=f"the loop below numpy.{p.op}")
 
 
 def prepare_elements(p: NeuralProblem, algorithm: Algorithm) -> Any:
     """The PreparedCall of what `element_algorithms` listed."""
-    b, loop = Builder(p), _loop(p.op, wide_name(p))
+    loop = _loop(p.op, wide_name(p))
     assert loop is not None
-    out, count = write_elements(b, p, ElementFunction(*loop), algorithm.threads)
-    big = prod(p.result) >= SMALL_ELEMENTS
-    return b.plan(out, count=count, threads=algorithm.threads, release_gil=big, same=("input",))
+    return element_plan(p, ElementFunction(*loop), algorithm.threads)

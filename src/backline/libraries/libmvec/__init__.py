@@ -1,0 +1,1 @@
+"""libmvec, the functions of vectors in the GNU C library."""
