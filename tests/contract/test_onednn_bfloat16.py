@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -76,7 +77,7 @@ def laid(x: Any, layout: str) -> Any:
 @pytest.mark.parametrize("layouts", ["C C", "C F", "F C", "F F", "rows apart,rows apart", "steps,steps"])
 @pytest.mark.parametrize(
     "m,k,n",
-    [(300, 1, 300), (301, 40, 507), (300, 60, 700), (90, 100, 80), (520, 100, 611), (257, 300, 640), (650, 1001, 1100), (641, 1024, 1030)],
+    [(300, 1, 300), (700, 30, 900), (900, 64, 1100), (301, 40, 507), (300, 60, 700), (90, 100, 80), (520, 100, 611), (257, 300, 640), (650, 1001, 1100), (641, 1024, 1030)],
 )
 def test_products_whose_inner_size_is_padded(m: int, k: int, n: int, layouts: str) -> None:
     """Tiles want other inner sizes. The sums are those of float32, whatever lies beside the operands and was in workspace."""
@@ -107,6 +108,17 @@ def test_padding_an_inner_size_keeps_what_is_not_finite() -> None:
     wanted = wide(a) @ wide(b)
     np.testing.assert_array_equal(got, wanted)
     assert np.isinf(wanted[3]).sum() == 499 and np.isnan(wanted[:, 7]).all()
+
+
+def test_inner_sizes_are_padded_only_for_tiles() -> None:
+    """A kernel that takes tiles of a whole inner size is left as it is; one without tiles gets the first size that has them."""
+    if not need("onednn").traits.engine.amx:
+        return
+    with backline.use("onednn", only=True):
+        for m, k, n, padded in (900, 64, 1100, 0), (900, 96, 1100, 0), (900, 40, 1100, 64), (700, 30, 900, 128), (700, 96, 900, 128):
+            backline.matmul(np.ones((m, k), BF16), np.ones((k, n), BF16))
+            found = re.search(r"padded to (\d+)", str(backline.explain()))
+            assert int(found[1] if found else 0) == padded, (m, k, n)
 
 
 def test_a_large_matrix_by_rows_is_laid_in_blocks() -> None:

@@ -41,7 +41,7 @@ REDUCED = "bf16"
 PACKED = "; weights packed once"
 # Inner sizes from which kernels take tiles, and what they are multiples of at full speed. With other sizes they take twice as
 # long; below the first ones oneDNN 3.2 has kernels without tiles, a tenth as fast (measured on an Intel Xeon with AMX, 2026-11).
-TILE_SIZES, TILE = (64, 96), 32
+TILE_SIZES, TILE = (64, 96, 128), 32
 # From so many rows of A on, a B by rows that a level-2 cache does not hold is laid in blocks before the product: with its own way
 # of copying B, oneDNN 3.2 takes 1.2 to 1.4 times as long. It does better with a B by columns (measured there too).
 BLOCKED_ROWS, BLOCKED_BYTES = 640, 2 << 20
@@ -194,6 +194,8 @@ class _Product:
         (m, k), n = a.shape, b.shape[-1]
         plain = a, b, self.kernel
         tiles = "amx" in self.kernel.implementation
+        if tiles and k % TILE == 0:
+            return
         for size in sorted({-(-k // TILE) * TILE, *TILE_SIZES} - {k}):
             # A kernel without tiles does 120 operations in a nanosecond and one with them 800 to 1400; a copy moves some bytes.
             if size < k or m * n * k < (200 if tiles else 60) * (m + n) * size:
@@ -237,7 +239,9 @@ class _Product:
         rest = list(given.shape)
         rest[axis] = wanted.shape[axis] - given.shape[axis]
         at = target[1] + given.shape[axis] * to[axis]
-        w.b.copy((rest[0], rest[1]), w.b.constant(bytes(size)), (0, 0), (target[0], at, 0), (to[0], to[1]), size)
+        inner = 0 if to[0] == size else 1  # a row of memory is one copy
+        zeros = w.b.constant(bytes(size * rest[inner]))
+        w.b.copy((rest[0], rest[1]), zeros, (size * (inner == 0), size * (inner == 1)), (target[0], at, 0), (to[0], to[1]), size)
         w.b.each()
         return wanted
 
