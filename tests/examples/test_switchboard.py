@@ -34,6 +34,7 @@ SHOWS = {
     "use_fftw": r"refused: fftw.planning = 'thorough' is not a legal value(?s:.*)\nWithout FFTW a transform runs on (?!fftw)\w+",
     "use_scipy": r"\nWithout SciPy a cosine transform runs on (?!scipy)\w+",
     "use_kernels": r"conv2d +kernels depthwise\nNumPy alone: numpy\nWithout the loops a gradient runs on (?!kernels)\w+\n(?s:.*)kernels +depthwise",
+    "use_libmvec": r"sin +(libmvec vectors|(mkl|numpy) \w+), at most \d units(?s:.*)Without it sines run on (?!libmvec)\w+",
     "use_kleidiai": r"inside the block: enabled False\nafter it: enabled True",
     "use_mha": r"fused: True\n.*: False\ninside the block: True\nrefused: mha.fastpath takes a bool",
     "use_miopen": r"returned \(False,\); immediate mode: True",

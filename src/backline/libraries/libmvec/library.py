@@ -1,4 +1,4 @@
-"""libmvec, the functions of vectors in the GNU C library for x86-64: elementary functions where MKL is absent.
+"""libmvec, the functions of vectors in the GNU C library for x86-64: elementary functions, wherever glibc is.
 
 Each takes one vector in a register and returns one, with errors below 4 units in the last place by the library's manual; a
 compiled loop calls it for neighbours in memory. ``expm1`` and ``log1p`` are there from glibc 2.35 on, the others from 2.22 on.
