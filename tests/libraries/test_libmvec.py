@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import backline
 from backline import libraries
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.capability import reachables
+from backline.libraries.kernels.vector_level import vector_level
 from backline.libraries.libmvec.library import Libmvec
 from backline.problems.neural_problem import ELEMENTARY
 from stand_ins import compiled
@@ -21,6 +23,7 @@ from support import THREADS, clean, problem_of, rng, seed
 assert clean and rng and seed  # fixtures: imported to be found by pytest
 Array = Any
 UNITS = 4
+pytestmark = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="its functions are known for x86-64")
 
 # The functions of glibc 2.22, or with NEW those of 2.35. ERROR is added to sines.
 SOURCE = r"""
@@ -67,9 +70,10 @@ def test_functions_that_an_older_one_lacks(tmp_path: Path, monkeypatch: pytest.M
     x = np.linspace(0.1, 3, 100)
     (sines, *_), (refused,) = listed(library, "sin", x), listed(library, "expm1", x)
     assert isinstance(sines, Algorithm) and isinstance(refused, Refusal)
-    assert refused.reason == f"that of glibc {library.version()} has no expm1; 2.35 has"
+    assert refused.reason == "this libmvec has no expm1; glibc 2.35 has"
     np.testing.assert_allclose(library.prepare(problem_of("sin", x), sines)(x), np.sin(x), rtol=1e-15)
-    newer = opened(tmp_path / "..", monkeypatch, NEW=1, ERROR=0)
+    (tmp_path / "newer").mkdir()
+    newer = opened(tmp_path / "newer", monkeypatch, NEW=1, ERROR=0)
     assert isinstance(listed(newer, "expm1", x)[0], Algorithm)
 
 
@@ -111,7 +115,34 @@ def test_a_cap_takes_functions_of_shorter_vectors() -> None:
     found = set()
     for cap in reachables():
         with backline.backends.cpu.flags(capability=cap):
-            function = library.function("sin", "float64")
+            function = library.function("sin", "float64", vector_level())
             assert function is not None
             found.add((function.address, function.mode))
     assert len(found) == len(reachables())
+
+
+@pytest.mark.parametrize("cap", reachables())
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sines_stay_within_one_and_cosines_are_even(dtype: str, cap: str, clean: None) -> None:
+    """The functions themselves are a unit beyond 1 near some multiples of a quarter of the period."""
+    near = np.arange(1, 20000) * (np.pi / 2)
+    x = np.concatenate([near, np.nextafter(near, 0), np.linspace(0, 9000, 200001), [6820.397650943441, 271.74777, np.inf, np.nan, 0.0, -0.0]])
+    x = np.concatenate([x, -x]).astype(dtype)
+    with backline.backends.flags(only=("libmvec",)), backline.backends.cpu.flags(capability=cap):
+        cosines, sines = backline.cos(x), backline.sin(x)
+        assert np.array_equal(cosines, backline.cos(-x), equal_nan=True)
+    for result in (cosines, sines):
+        assert np.array_equal(np.isnan(result), ~np.isfinite(x)) and np.nanmax(np.abs(result)) <= 1
+    assert np.array_equal(np.signbit(sines[x == 0]), np.signbit(x[x == 0]))
+
+
+def test_one_that_is_wrong_at_one_level_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: None) -> None:
+    """Whatever the cap is when it is loaded: another may hold later."""
+    source = SOURCE.replace('ONE(b, 2, double, "sse2", op, , error)', 'ONE(b, 2, double, "sse2", op, , 0.5)')
+    monkeypatch.setenv("BACKLINE_LIBMVEC_LIBRARY", str(compiled(tmp_path, "libstand_in_vectors.so", source, NEW=1, ERROR=0)))
+    assert Libmvec().reason().endswith("computes a wrong exp of float64")
+
+
+def test_on_another_processor(monkeypatch: pytest.MonkeyPatch, clean: None) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert Libmvec().reason() == "its functions are known here for x86-64, not for aarch64"

@@ -7,14 +7,16 @@ compiled loop calls it for neighbours in memory. ``expm1`` and ``log1p`` are the
 from __future__ import annotations
 
 import ctypes
-import os
+import platform
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import _kernels
 from ...native.library_search import search
+from ...native.machine import machine
 from ...native.shared_library import NativeLibrary
 from ...problems.dtypes import HALVES
 from ...problems.names import name_of
@@ -31,7 +33,9 @@ DTYPES = ("float32", "float64", *HALVES)
 LETTERS = "bde"  # of the vector function ABI, by the level of vector instructions, whose vectors have
 BYTES = (16, 32, 64)
 UNITS = 4  # in the last place: what an error may be at most
-TRIED = (0.25, 1.0, 0.75, 3.0, 0.5)  # where every function has a value
+TRIED = np.resize((0.25, 1.0, 0.75, 3.0, 0.5), 49)  # where every function has a value: three whole vectors, and part of one
+LOOPS = {"sin": "sines", "cos": "cosines"}  # that keep within 1, and cosines even; others are "vectors"
+NEWER = ("expm1", "log1p")
 
 
 def symbol(op: str, dtype: str, level: int) -> str:
@@ -54,6 +58,8 @@ class Libmvec(FileLibrary):
     # loading
 
     def load(self) -> str:
+        if platform.machine().lower() not in self.info.machines:
+            return f"its functions are known here for x86-64, not for {platform.machine()}"
         proof = prove_found(self, search(self.spec))
         return proof.reason or self._open(proof.path) or proof.replaced()
 
@@ -63,15 +69,17 @@ class Libmvec(FileLibrary):
     def _open(self, path: str) -> str:
         """Load and check a file; what is wrong with it, or an empty string."""
         self.native = NativeLibrary(path)
-        found = {(op, dtype): self.function(op, dtype) for op in ELEMENTARY for dtype in ("float32", "float64")}
-        if not any(found.values()):
+        levels = range(_kernels.instruction_level + 1)  # a cap may come or go later
+        keys = product(ELEMENTARY, ("float32", "float64"), levels)
+        found = {key: self.function(*key) for key in keys}
+        if not any(function for (*_, level), function in found.items() if level == vector_level()):
             return f"{path} has none of the functions, such as {symbol('exp', 'float64', vector_level())}"
-        wrong = next((key for key, function in found.items() if _is_wrong(function, *key)), None)
+        wrong = next(((op, dtype) for (op, dtype, _), function in found.items() if _is_wrong(function, op, dtype)), None)
         return f"{path} computes a wrong {wrong[0]} of {wrong[1]}" if wrong else ""
 
     def version(self) -> str | None:
         """Returns that of the C library."""
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(" ")[2] or None
+        return str(machine().libc).rpartition(" ")[2] or None
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return vector_levels()
@@ -81,18 +89,18 @@ class Libmvec(FileLibrary):
     def context(self, planner: Planner) -> Libmvec:
         return self
 
-    def function(self, op: str, dtype: str) -> ElementFunction | None:
-        """Returns the function for neighbours in memory; None where this libmvec has none."""
+    def function(self, op: str, dtype: str, level: int) -> ElementFunction | None:
+        """Returns the function for neighbours in memory, at a level of vector instructions; None where this libmvec has none."""
         assert self.native is not None
-        level = vector_level()
         address = self.native.address(symbol(op, dtype, level))
-        return ElementFunction(_kernels.addresses[f"{dtype}_vectors_{level}"], mode=address) if address else None
+        loop = f"{dtype}_{LOOPS.get(op, 'vectors')}_{level}"
+        return ElementFunction(_kernels.addresses[loop], mode=address) if address else None
 
     def _refusal(self, p: NeuralProblem) -> str:
         if name_of(p.dtype) not in DTYPES:
             return f"its functions are for {', '.join(DTYPES)}, not {p.dtype.name}"
-        known = self.function(p.op, wide_name(p)) is not None
-        return layout_refusal(p) if known else f"that of glibc {self.version()} has no {p.op}; 2.35 has"
+        known = self.function(p.op, wide_name(p), vector_level()) is not None
+        return layout_refusal(p) if known else f"this libmvec has no {p.op}" + ("; glibc 2.35 has" if p.op in NEWER else "")
 
     def algorithms_for(self, p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
         """Yields its functions of vectors, on all threads and on one, or the reason why they do not take a Problem."""
@@ -107,7 +115,7 @@ class Libmvec(FileLibrary):
 
     def plan_for(self, p: NeuralProblem, algorithm: Algorithm) -> Any:
         """The PreparedCall of what `algorithms_for` listed."""
-        function = self.function(p.op, wide_name(p))
+        function = self.function(p.op, wide_name(p), vector_level())
         assert function is not None
         return element_plan(p, function, algorithm.threads)
 
