@@ -184,7 +184,7 @@ def main() -> None:
         "command": "python " + " ".join(sys.argv),
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
-    if entries and "provenance" in old and set(wanted) != set(designed_problems.PARTS):  # a part of it is older
+    if entries and "provenance" in old and (new or set(wanted) != set(designed_problems.PARTS)):  # a part of it is older
         provenance["cpu"] = old["provenance"]["cpu"]
         provenance["command"] = f"{old['provenance']['command']} ({old['provenance']['date']}); {provenance['command']}"
     write(path, provenance, entries)

@@ -23,6 +23,10 @@ __all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short", "sizes_in
 
 _SHAPES = re.compile(r" (\d[\dx]*)(?=[ :]|$)")
 
+# Operation -> how many of its arrays, from the first on, are compared with those that were measured. Others, such as a bias,
+# may be there or not, and their sizes follow from the first.
+SIZED = {"matmul": 2, "linear": 2, "conv": 2, "conv_transpose": 2, "layer_norm": 1, "batch_norm": 1, "batch_norm_train": 1}
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -99,7 +103,7 @@ class Place(NamedTuple):
     work : float
         log2 of the floating-point operations; 0 for less than one.
     sizes : tuple of float
-        log2 of the sizes of the arrays, as the key of the Problem lists them.
+        log2 of the sizes of the arrays, as the key of the Problem lists them, but for those beyond `SIZED`.
     """
 
     op: str
@@ -126,14 +130,15 @@ class Place(NamedTuple):
 
 
 def sizes_in(key: str) -> tuple[float, ...]:
-    """Returns log2 of the sizes of the arrays in the key of a Problem.
+    """Returns log2 of the sizes of the arrays in the key of a Problem that its `Place` has.
 
     Examples
     --------
-    >>> sizes_in("matmul f32 64x32 32x16:F alpha=2")
+    >>> sizes_in("matmul f32 64x32 32x16:F 64x16 alpha=2 beta=1")
     (6.0, 5.0, 5.0, 4.0)
     """
-    return tuple(log2_in_steps(int(n), SIZE_STEPS) for shape in _SHAPES.findall(key) for n in shape.split("x"))
+    shapes = _SHAPES.findall(key)[: SIZED.get(key.partition(" ")[0])]
+    return tuple(log2_in_steps(int(n), SIZE_STEPS) for shape in shapes for n in shape.split("x"))
 
 
 @dataclass(frozen=True)
@@ -250,7 +255,8 @@ class Problem:
 
     @cached_property
     def _place(self) -> Place:
-        sizes = tuple(log2_in_steps(n, SIZE_STEPS) for o in self.operands if o.role != "out" for n in o.shape)
+        compared = self._shown[: SIZED.get(self.op)]
+        sizes = tuple(log2_in_steps(n, SIZE_STEPS) for o in compared for n in o.shape)
         return Place(self.op, short(self.dtype), self.shape_class(), log2_in_steps(self.flops, WORK_STEPS), sizes)
 
     @cached_property
@@ -262,15 +268,19 @@ class Problem:
     def bytes(self) -> int:
         return sum(o.nbytes for o in self.operands)
 
+    @property
+    def _shown(self) -> tuple[Operand, ...]:
+        """What is read, as the key lists it: packed weights come before what a call gives, but are named after it."""
+        shown = sorted(self.operands, key=lambda o: o.role not in ("a", "input")) if self.packed else self.operands
+        return tuple(o for o in shown if o.role != "out")
+
     @cached_property
     def key(self) -> str:
         """One line that names the Problem, in tuning records and on the command line.
 
         Alignment and exact strides are not in it, only what decides the speed: sizes, dtype, layout class, parameters.
         """
-        # Packed weights come before what a call gives, but are named after it, as in the operation's own call.
-        shown = sorted(self.operands, key=lambda o: o.role not in ("a", "input")) if self.packed else self.operands
-        parts = [self.op, short(self.dtype), *(o.text() for o in shown if o.role != "out")]
+        parts = [self.op, short(self.dtype), *(o.text() for o in self._shown)]
         parts += [f"{k}={v}" for k, v in self.parameters if v not in (None, False) and k != "check"]
         out = self.get("out")
         if out is not None:

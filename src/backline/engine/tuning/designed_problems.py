@@ -5,6 +5,7 @@ The shipped rankings and `backline calibrate` measure them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,9 +40,44 @@ VECTORS = 64, 256, 512, 700, 900, 1400, 2048  # sizes of square matrices that ar
 
 # More sizes, where threads begin to be worth it.
 SIZES_BETWEEN = {
-    **dict.fromkeys(("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve"), (160, 384, 512)),
+    **dict.fromkeys(("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve"), (24, 40, 160, 384, 512, 700)),
     **dict.fromkeys(("linalg.qr", "linalg.eigh", "linalg.eigvalsh", "linalg.svd", "linalg.svdvals"), (160, 512)),
 }
+
+
+MOST = 1 << 29  # multiplications of a scattered product
+
+
+def scattered(count: int, *ranges: tuple[int, int]) -> Iterator[tuple[int, ...]]:
+    """Yields sizes between the ends of ranges, as evenly spread as a program's shapes may come, in doublings.
+
+    They are the points of an additive recurrence by powers of the root of x^(d + 1) = x + 1, for d ranges, which has a low
+    discrepancy: M. Roberts, The Unreasonable Effectiveness of Quasirandom Sequences, 2018.
+
+    Examples
+    --------
+    >>> list(scattered(3, (1, 1000), (10, 20)))
+    [(6, 10), (1, 16), (197, 12)]
+    """
+    root = 2.0
+    for _ in range(50):
+        root = (1 + root) ** (1 / (len(ranges) + 1))
+    for number in range(1, count + 1):
+        places = [math.modf(0.5 + number / root ** (i + 1))[0] for i in range(len(ranges))]
+        yield tuple(round(low * (high / low) ** x) for (low, high), x in zip(ranges, places, strict=True))
+
+
+def scattered_products(dtype: Any, count: int) -> Iterator[Call]:
+    for m, k, n in scattered(count, (1, 3000), (2, 2500), (2, 2500)):
+        if m * k * n <= MOST:
+            yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
+
+
+def scattered_linear(dtype: Any, count: int) -> Iterator[Call]:
+    for rows, inner, columns in scattered(count, (1, 2500), (8, 2000), (8, 2000)):
+        if rows * inner * columns <= MOST:
+            x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
+            yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
 
 
 def products(dtype: Any) -> Iterator[Call]:
@@ -61,6 +97,11 @@ def products(dtype: Any) -> Iterator[Call]:
     for items, m, k, n in ((2000, 3, 3, 1), (64, 128, 64, 128), (24, 20, 200, 20)):
         yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
     yield "matmul", (np.empty((16, 100, 64), dtype), np.empty((16, 90, 64), dtype).swapaxes(1, 2)), {}  # as attention has it
+    some = dtype.kind == "c"
+    yield from scattered_products(dtype, 24 if some else 48)
+    for items, m, k, n in scattered(16 if some else 24, (3, 2000), (2, 150), (2, 150), (2, 150)):
+        if items * m * k * n <= MOST >> 2:
+            yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
 
 
 def arguments(op: str, n: int, dtype: Any, batch: tuple[int, ...] = ()) -> tuple[Any, ...]:
@@ -106,6 +147,23 @@ def elementary(dtype: Any) -> Iterator[Call]:
             yield name, (np.empty(size, dtype),), {}
 
 
+def scattered_convolutions(dtype: Any) -> Iterator[Call]:
+    """Convolutions as the first layers of networks have them, of few channels; of more; and depthwise ones."""
+    few, more = scattered(45, (1, 4), (4, 256), (8, 160)), scattered(30, (4, 256), (4, 256), (7, 90))
+    depthwise = ((channels, 0, size) for channels, size in scattered(12, (8, 256), (8, 90)))
+    number = 0
+    for shapes in (few, more, depthwise):
+        for channels, features, size in shapes:
+            kernel = (1, 3, 5, 3, 7)[number % 5] if features else (3, 5)[number % 2]
+            batch, last, stride = (1, 8)[number % 2], number % 3 == 2, 1 + (number % 4 == 3)
+            number += 1
+            groups = 1 if features else channels
+            weight = np.empty((features or channels, channels // groups, kernel, kernel), dtype)
+            if batch * weight.size * size**2 <= MOST * stride**2:
+                given = images(batch, channels, (size, size), dtype, last), weight
+                yield "nn.functional.conv2d", given, {"stride": stride, "padding": kernel // 2, "groups": groups}
+
+
 def layers(dtype: Any) -> Iterator[Call]:
     f = "nn.functional."
     convolutions = [  # channels, features, image, kernel, stride, padding, groups
@@ -125,6 +183,7 @@ def layers(dtype: Any) -> Iterator[Call]:
                 name = f"{f}conv{len(size)}d"
                 given = images(batch, channels, size, dtype, last), weight
                 yield name, given, {"stride": stride, "padding": padding, "groups": groups}
+    yield from scattered_convolutions(dtype)
     for batch in (1, 8):
         given = images(batch, 64, (28, 28), dtype), np.empty((64, 32, 4, 4), dtype)
         yield f"{f}conv_transpose2d", given, {"stride": 2, "padding": 1}
@@ -156,6 +215,7 @@ def layers(dtype: Any) -> Iterator[Call]:
     for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
         x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
         yield f"{f}linear", (x, weight, bias), {"activation": "relu"}
+    yield from scattered_linear(dtype, 32)
     for steps, batch, features, hidden in ((32, 16, 256, 256), (128, 1, 512, 512), (64, 32, 512, 512), (20, 4, 32, 32)):
         x, state = np.empty((steps, batch, features), dtype), np.empty((1, batch, hidden), dtype)
         for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1)):
@@ -177,6 +237,8 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes += [((n,), None) for n in ROUGH]
     shapes += [((rows, n), (1,)) for rows, n in ROUGH_BATCHES]
     shapes += [(shape, None) for shape in ROUGH_IMAGES]
+    shapes += [(shape, None) for shape in (*scattered(14, (8, 900), (8, 900)), *scattered(8, (4, 80), (4, 80), (4, 80)))]
+    shapes += [(shape, (1,)) for shape in scattered(10, (2, 64), (8, 20000))]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
@@ -205,6 +267,8 @@ def halves(dtype: Any) -> Iterator[Call]:
     for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512), *odd):
         x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
         yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
+    yield from scattered_products(dtype, 32)
+    yield from scattered_linear(dtype, 24)
     for channels, features, size, kernel in ((32, 32, 12, 3), (64, 64, 56, 3), (256, 256, 14, 3), (256, 1024, 14, 1)):
         weight = np.empty((features, channels, kernel, kernel), dtype)
         for batch in (1, 8):
