@@ -52,6 +52,25 @@ def test_the_record_of_every_designed_problem_is_read_again(part: str) -> None:
         assert record.place and parse(record.line()) == record
 
 
+@pytest.mark.parametrize("op, arrays", [
+    ("matmul", ((4, 30), (30, 20), (4, 20))), ("conv", ((1, 3, 9, 9), (5, 3, 3, 3), (5,))), ("layer_norm", ((4, 30), (30,))),
+])  # fmt: skip
+def test_a_bias_hides_no_sizes(op: str, arrays: tuple[tuple[int, ...], ...]) -> None:
+    """Where one is there, a Problem is compared by its sizes with those that have none."""
+    x, *more, last = (np.zeros(shape, np.float32) for shape in arrays)
+    nn = backline.nn.functional
+    with backline.trace() as events:
+        if op == "matmul":
+            backline.matmul(x, *more), nn.linear(x, more[0].T, last[0])
+        elif op == "conv":
+            nn.conv2d(x, *more), nn.conv2d(x, *more, last)
+        else:
+            nn.layer_norm(x, x.shape[1:]), nn.layer_norm(x, x.shape[1:], last)
+    without, with_bias = (event.choice.problem for event in events)
+    assert len(with_bias.operands) > len(without.operands)
+    assert with_bias.place() == without.place() and record_store.sizes_in(with_bias.key) == without.place().sizes
+
+
 def test_an_empty_variable_means_no_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setenv("BACKLINE_TUNING", "")
     record_store.reload()

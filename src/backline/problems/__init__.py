@@ -270,7 +270,7 @@ class Problem:
 
     @property
     def _shown(self) -> tuple[Operand, ...]:
-        """What is read, as the key lists it: packed weights come before what a call gives, but are named after it."""
+        """Operands that are read, as the key lists them: packed weights come first in a call, and after its input here."""
         shown = sorted(self.operands, key=lambda o: o.role not in ("a", "input")) if self.packed else self.operands
         return tuple(o for o in shown if o.role != "out")
 
