@@ -6,7 +6,7 @@ The shipped rankings and `backline calibrate` measure them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,13 @@ SIZES_BETWEEN = {
 
 
 MOST = 1 << 29  # multiplications of a scattered product
+LINEAR = (1, 2500), (8, 2000), (8, 2000)  # rows, inner sizes and columns of scattered linear layers
 
 
-def scattered(count: int, *ranges: tuple[int, int]) -> Iterator[tuple[int, ...]]:
+def scattered(count: int, *ranges: tuple[int, int], most: float = math.inf) -> Iterator[tuple[int, ...]]:
     """Yields sizes between the ends of ranges, as evenly spread as a program's shapes may come, in doublings.
+
+    Of so many, those whose product is over `most` are left out.
 
     They are the points of an additive recurrence by powers of the root of x^(d + 1) = x + 1, for d ranges, which has a low
     discrepancy: M. Roberts, The Unreasonable Effectiveness of Quasirandom Sequences, 2018.
@@ -64,20 +67,20 @@ def scattered(count: int, *ranges: tuple[int, int]) -> Iterator[tuple[int, ...]]
         root = (1 + root) ** (1 / (len(ranges) + 1))
     for number in range(1, count + 1):
         places = [math.modf(0.5 + number / root ** (i + 1))[0] for i in range(len(ranges))]
-        yield tuple(round(low * (high / low) ** x) for (low, high), x in zip(ranges, places, strict=True))
+        sizes = tuple(round(low * (high / low) ** x) for (low, high), x in zip(ranges, places, strict=True))
+        if math.prod(sizes) <= most:
+            yield sizes
 
 
 def scattered_products(dtype: Any, count: int) -> Iterator[Call]:
-    for m, k, n in scattered(count, (1, 3000), (2, 2500), (2, 2500)):
-        if m * k * n <= MOST:
-            yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
+    for m, k, n in scattered(count, (1, 3000), (2, 2500), (2, 2500), most=MOST):
+        yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
 
 
-def scattered_linear(dtype: Any, count: int) -> Iterator[Call]:
-    for rows, inner, columns in scattered(count, (1, 2500), (8, 2000), (8, 2000)):
-        if rows * inner * columns <= MOST:
-            x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
-            yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
+def linear(dtype: Any, sizes: Iterable[tuple[int, ...]]) -> Iterator[Call]:
+    for rows, inner, columns in sizes:
+        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
+        yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
 
 
 def products(dtype: Any) -> Iterator[Call]:
@@ -99,9 +102,8 @@ def products(dtype: Any) -> Iterator[Call]:
     yield "matmul", (np.empty((16, 100, 64), dtype), np.empty((16, 90, 64), dtype).swapaxes(1, 2)), {}  # as attention has it
     some = dtype.kind == "c"
     yield from scattered_products(dtype, 24 if some else 48)
-    for items, m, k, n in scattered(16 if some else 24, (3, 2000), (2, 150), (2, 150), (2, 150)):
-        if items * m * k * n <= MOST >> 2:
-            yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
+    for items, m, k, n in scattered(16 if some else 24, (3, 2000), (2, 150), (2, 150), (2, 150), most=MOST / 4):
+        yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
 
 
 def arguments(op: str, n: int, dtype: Any, batch: tuple[int, ...] = ()) -> tuple[Any, ...]:
@@ -212,10 +214,8 @@ def layers(dtype: Any) -> Iterator[Call]:
         q = np.empty((batch, heads, length, dim), dtype)
         for causal in (False, True):
             yield f"{f}scaled_dot_product_attention", (q, q, q), {"is_causal": causal}
-    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
-        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
-        yield f"{f}linear", (x, weight, bias), {"activation": "relu"}
-    yield from scattered_linear(dtype, 32)
+    yield from linear(dtype, ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)))
+    yield from linear(dtype, scattered(32, *LINEAR, most=MOST))
     for steps, batch, features, hidden in ((32, 16, 256, 256), (128, 1, 512, 512), (64, 32, 512, 512), (20, 4, 32, 32)):
         x, state = np.empty((steps, batch, features), dtype), np.empty((1, batch, hidden), dtype)
         for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1)):
@@ -264,11 +264,9 @@ def halves(dtype: Any) -> Iterator[Call]:
     for items, n in ((1000, 8), (512, 32), (64, 64), (32, 128)):
         yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
     odd = [(24, 700, 900), (240, 1100, 600), (700, 350, 450), *long]
-    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512), *odd):
-        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
-        yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
+    yield from linear(dtype, ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512), *odd))
     yield from scattered_products(dtype, 32)
-    yield from scattered_linear(dtype, 24)
+    yield from linear(dtype, scattered(24, *LINEAR, most=MOST))
     for channels, features, size, kernel in ((32, 32, 12, 3), (64, 64, 56, 3), (256, 256, 14, 3), (256, 1024, 14, 1)):
         weight = np.empty((features, channels, kernel, kernel), dtype)
         for batch in (1, 8):
