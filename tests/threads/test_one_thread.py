@@ -1,0 +1,53 @@
+"""What an algorithm says of its threads is so, for the smallest Problems and at the very first call."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..support import need, python
+
+PROGRAM = """
+import os, threading, time
+from pathlib import Path
+
+import numpy as np
+from backline import libraries
+from backline.libraries.base import Refusal
+from backline.problems.op_registry import import_operations, operations
+
+import_operations()
+library = libraries.get(LIBRARY)
+calls = []
+for shapes in (
+    ((3, 2), (2, 4)), ((20, 30), (30, 40)), ((1, 30), (30, 40)), ((7, 10, 10), (7, 10, 10)), ((174, 14, 2), (174, 2, 2)),
+):
+    arrays = [np.ones(s, DTYPE) for s in shapes]
+    problem = operations["matmul"].build(*arrays)
+    for algorithm in library.algorithms(problem, 2):
+        if not isinstance(algorithm, Refusal):
+            assert algorithm.threads == 1, algorithm
+            calls.append((algorithm.key, problem, arrays, library.prepare(problem, algorithm)))
+assert len({key for key, *_ in calls}) > 1
+
+
+def ran():
+    "Returns the nanoseconds that every other thread has run."
+    others = [task for task in os.listdir("/proc/self/task") if int(task) != threading.get_native_id()]
+    return {task: Path(f"/proc/self/task/{task}/schedstat").read_text().split()[0] for task in others}
+
+
+time.sleep(0.3)  # until all that were started sleep
+for key, problem, arrays, plan in calls:
+    before = ran()
+    for _ in range(20):
+        assert (plan(*arrays) == arrays[0].shape[-1]).all(), (key, problem)
+    assert ran() == before, (key, problem)
+"""
+
+PAIRS = [(library, dtype) for library in ("openblas", "mkl", "blis") for dtype in ("float32", "float64", "complex64")]
+
+
+@pytest.mark.parametrize("library, dtype", [*PAIRS, ("onednn", "float32")])
+def test_one_thread_starts_no_other(library: str, dtype: str) -> None:
+    need(library)
+    python(f"LIBRARY, DTYPE = {library!r}, {dtype!r}\n{PROGRAM}")
