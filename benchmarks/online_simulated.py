@@ -27,7 +27,7 @@ from backline.engine.tuning.learning_costs import Costs
 from backline.engine.tuning.online import MOST, Learner
 from backline.engine.tuning.tried import Pace
 from backline.native.processor_class import ProcessorClass
-from backline.problems import Place, sizes_in
+from backline.problems import Place
 from side_by_side import geometric_mean
 
 CANDIDATES = 10  # as benchmark_limit has it
@@ -72,7 +72,7 @@ class Simulated:
         self.times = {key: us * 1e-6 for key, us in times if fineness(key) == 2}
         self.best = min(self.times.values())
         self.example = entry["example"]
-        place = Place(entry["op"], entry["dtype"], entry["class"], entry["size"], sizes_in(self.example))
+        place = Place(entry["op"], entry["dtype"], entry["class"], entry["size"]).sized_as(self.example)
         told = predicted(place, self.example)
         self.predicted = {key: told.get(key) for key in self.times}
         known = sorted((seconds, key) for key, seconds in self.predicted.items() if seconds is not None)

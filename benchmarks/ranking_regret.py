@@ -45,7 +45,7 @@ from backline.engine.tuning import record_store
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
-from backline.problems import Place, Problem, short, sizes_in
+from backline.problems import Place, Problem, short
 from backline.problems.op_registry import import_operations, operations
 
 SMALLEST, LARGEST = 4, 1500
@@ -287,7 +287,7 @@ def judged(here, known, test) -> list[Judged]:
         for e in test:
             times = {k: t for k, t in zip(e["order"], e["microseconds"], strict=True) if ranking.fineness(k) == 2}
             if len(times) > 1:
-                place = Place(e["op"], e["dtype"], e["class"], e["size"], sizes_in(e["example"]))
+                place = Place(e["op"], e["dtype"], e["class"], e["size"]).sized_as(e["example"])
                 key = taken(2 ** e["size"], e["dtype"], times, predicted_times.order_of(place, own=False))
                 family = e["op"].partition(".")[0].partition("_")[0]
                 best = min(times, key=times.get)

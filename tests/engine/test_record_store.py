@@ -61,14 +61,16 @@ def test_a_bias_hides_no_sizes(op: str, arrays: tuple[tuple[int, ...], ...]) -> 
     nn = backline.nn.functional
     with backline.trace() as events:
         if op == "matmul":
-            backline.matmul(x, *more), nn.linear(x, more[0].T, last[0])
+            backline.matmul(x, *more), nn.linear(x, more[0].T, last[0]), backline.addmm(last, x, *more)
         elif op == "conv":
             nn.conv2d(x, *more), nn.conv2d(x, *more, last)
         else:
             nn.layer_norm(x, x.shape[1:]), nn.layer_norm(x, x.shape[1:], last)
-    without, with_bias = (event.choice.problem for event in events)
-    assert len(with_bias.operands) > len(without.operands)
-    assert with_bias.place() == without.place() and record_store.sizes_in(with_bias.key) == without.place().sizes
+    without, *biased = (event.choice.problem for event in events)
+    for problem in biased:
+        place = problem.place()
+        assert len(problem.operands) > len(without.operands) and place == biased[0].place()
+        assert place.sizes == without.place().sizes and place == place._replace(sizes=()).sized_as(problem.key)
 
 
 def test_an_empty_variable_means_no_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:

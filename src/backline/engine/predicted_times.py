@@ -197,7 +197,12 @@ def _filled(found: list[tuple[Measured, float, Times]], keys: tuple[str, ...]) -
 
 def _apart(one: str, other: str) -> float:
     """Returns the part that classes of shapes have in a distance."""
-    return 0.0 if one == other else LIKE_SHAPE if one.partition(" ")[0] == other.partition(" ")[0] else OTHER_SHAPE
+    return 0.0 if one == other else LIKE_SHAPE if _kind(one) == _kind(other) else OTHER_SHAPE
+
+
+def _kind(shape_class: str) -> str:
+    """Returns the first word of a class of shapes."""
+    return shape_class.partition(" ")[0]
 
 
 def _replaced(
@@ -305,7 +310,7 @@ class _Gains:
         take what it took in bfloat16.
         """
         unlisted = {key: logs[one] + UNLISTED for key, one in self._threaded.items() if key not in logs and one in logs}
-        if (twin := self._twins.get(m.key)) and m.place.shape_class not in VECTORS:  # products with vectors are bound by memory
+        if (twin := self._twins.get(m.key)) and _kind(m.place.shape_class) not in VECTORS:  # products with vectors are bound by memory
             known = next(iter(logs))
             least = math.log2(m.times[known]) - logs[known]
             unlisted |= {key: math.log2(time) - least for key, time in twin.items() if key not in self._float16}
@@ -353,7 +358,7 @@ class _Ratios(NamedTuple):
 def _group(place: Place, key: str) -> Group:
     library, _, name = key.partition(".")
     family = place.op.partition(".")[0]
-    bound = "memory" if name.startswith(MEMORY_BOUND) or place.shape_class in VECTORS else family
+    bound = "memory" if name.startswith(MEMORY_BOUND) or _kind(place.shape_class) in VECTORS else family
     return library, key[-2:], bound if bound in AWAY_FROM_INTEL else ""
 
 

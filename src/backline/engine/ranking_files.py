@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..native.processor_class import ProcessorClass, nearest_first
-from ..problems import Place, sizes_in
+from ..problems import Place
 from .tuning.machine_class import here
 from .tuning.record import RENAMED, current_key
 
@@ -106,7 +106,7 @@ def measured(processors: ProcessorClass, op: str) -> tuple[Measured, ...]:
     return tuple(
         Measured(
             e["example"],
-            Place(op, e["dtype"], e["class"], e["size"], sizes_in(e["example"])),
+            Place(op, e["dtype"], e["class"], e["size"]).sized_as(e["example"]),
             dict(zip(e["order"], e["microseconds"], strict=True)),
         )
         for e in _read(processors).entries

@@ -19,7 +19,7 @@ from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
 from .symbolic_sizes import SIZE_STEPS, WORK_STEPS, log2_in_steps
 
-__all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short", "sizes_in"]
+__all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short"]
 
 _SHAPES = re.compile(r" (\d[\dx]*)(?=[ :]|$)")
 
@@ -128,17 +128,16 @@ class Place(NamedTuple):
         op, dtype, shape_class, work = text.split("|")
         return cls(op, dtype, shape_class, float(work))
 
+    def sized_as(self, key: str) -> Place:
+        """Returns the place with the sizes of the arrays that the key of its Problem has.
 
-def sizes_in(key: str) -> tuple[float, ...]:
-    """Returns log2 of the sizes of the arrays in the key of a Problem that its `Place` has.
-
-    Examples
-    --------
-    >>> sizes_in("matmul f32 64x32 32x16:F 64x16 alpha=2 beta=1")
-    (6.0, 5.0, 5.0, 4.0)
-    """
-    shapes = _SHAPES.findall(key)[: SIZED.get(key.partition(" ")[0])]
-    return tuple(log2_in_steps(int(n), SIZE_STEPS) for shape in shapes for n in shape.split("x"))
+        Examples
+        --------
+        >>> Place.parse("matmul|f32|thin|16").sized_as("matmul f32 64x32 32x16:F 64x16 alpha=2 beta=1").sizes
+        (6.0, 5.0, 5.0, 4.0)
+        """
+        shapes = _SHAPES.findall(key)[: SIZED.get(self.op)]
+        return self._replace(sizes=tuple(log2_in_steps(int(n), SIZE_STEPS) for shape in shapes for n in shape.split("x")))
 
 
 @dataclass(frozen=True)
@@ -270,9 +269,13 @@ class Problem:
 
     @property
     def _shown(self) -> tuple[Operand, ...]:
-        """Operands that are read, as the key lists them: packed weights come first in a call, and after its input here."""
-        shown = sorted(self.operands, key=lambda o: o.role not in ("a", "input")) if self.packed else self.operands
-        return tuple(o for o in shown if o.role != "out")
+        """Operands that are read, as the key lists them.
+
+        Packed weights come first in a call, and after its input here; what a product is added to comes after its operands.
+        """
+        read = [o for o in self.operands if o.role != "out"]
+        first = ("a", "input") if self.packed else ("a", "b") if self.get("c") is not None else ()
+        return tuple(sorted(read, key=lambda o: o.role not in first))
 
     @cached_property
     def key(self) -> str:

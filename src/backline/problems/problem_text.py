@@ -165,8 +165,9 @@ def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[st
     if name in ("linalg.lu_solve", "linalg.ldl_solve") and len(shapes) > 1:
         dtypes[1] = np.dtype(np.int32)
     keywords.pop("vector", None)  # in keys of solve; the shape says it
-    if name == "matmul" and len(shapes) == 3:
+    if name == "matmul" and len(shapes) == 3:  # in keys, which have what is added last
         name = "addmm" if all(len(shape) == 2 for shape, _ in shapes) else "baddbmm"
+        shapes = [shapes[2], *shapes[:2]]
     if name == "matmul" and keywords.pop("conj", False):
         name = "vdot"
         shapes = [((max(shape, default=1),), layout) for shape, layout in shapes]

@@ -5,6 +5,7 @@ The shipped rankings and `backline calibrate` measure them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -73,14 +74,32 @@ def scattered(count: int, *ranges: tuple[int, int], most: float = math.inf) -> I
 
 
 def scattered_products(dtype: Any, count: int) -> Iterator[Call]:
-    for m, k, n in scattered(count, (1, 3000), (2, 2500), (2, 2500), most=MOST):
-        yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
+    """Products of matrices that come by rows, as new arrays do, and more that do not."""
+    ranges = (1, 3000), (2, 2500), (2, 2500)
+    for sizes in scattered(count, *ranges, most=MOST):
+        yield product(dtype, *sizes)
+    turned = itertools.cycle(("b", "a", "b", "a", "ab"))
+    for sizes in scattered(count + count // 2, *ranges, most=MOST):
+        yield product(dtype, *sizes, turned=next(turned))
 
 
-def linear(dtype: Any, sizes: Iterable[tuple[int, ...]]) -> Iterator[Call]:
+def product(dtype: Any, m: int, k: int, n: int, *batch: int, turned: str = "") -> Call:
+    """Returns the call of a product in which these matrices come by columns."""
+    sizes = {"a": (m, k), "b": (k, n)}
+    arrays = (np.empty((*batch, *(s[::-1] if name in turned else s)), dtype) for name, s in sizes.items())
+    return "matmul", tuple(x.swapaxes(-1, -2) if name in turned else x for name, x in zip(sizes, arrays, strict=True)), {}
+
+
+def linear(dtype: Any, sizes: Iterable[tuple[int, ...]], activation: str | None = "relu") -> Iterator[Call]:
     for rows, inner, columns in sizes:
         x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
-        yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
+        yield "nn.functional.linear", (x, weight, bias), {"activation": activation}
+
+
+def biased(dtype: Any, count: int) -> Iterator[Call]:
+    """Linear layers of a product and a bias, which is a product that adds to its result."""
+    sizes = [(1, 1024, 1024), (1, 300, 64), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)]
+    yield from linear(dtype, [*sizes, *scattered(count, *LINEAR, most=MOST)], None)
 
 
 def products(dtype: Any) -> Iterator[Call]:
@@ -89,21 +108,29 @@ def products(dtype: Any) -> Iterator[Call]:
     sizes += [(20000, 64, 64), (4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)]
     sizes += [(n, n, 1) for n in VECTORS] + [(1, n, n) for n in VECTORS]
     sizes += [(30, 4, 500), (300, 30, 3), (3, 300, 30), (3, 30, 300), (4, 250, 250), (50000, 12, 12), (40, 3000, 40)]
-    for m, k, n in sizes:
-        if dtype.kind != "c" or m * k * n <= 512**3:
-            yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
-    yield "matmul", (np.empty((4, 1024), dtype), np.empty((4096, 1024), dtype).T), {}
+    for shape in sizes:
+        if dtype.kind != "c" or math.prod(shape) <= 512**3:
+            yield product(dtype, *shape)
+    for n in (16, 64, 200, 512, 1024):
+        if dtype.kind != "c" or n <= 512:
+            yield product(dtype, n, n, n, turned="a")
+            yield product(dtype, n, n, n, turned="b")
+    yield product(dtype, 4, 1024, 4096, turned="b")
     for n in (1000, 10**6):
         yield "dot", (np.empty(n, dtype), np.empty(n, dtype)), {}
     for items, n in ((1000, 4), (1000, 8), (1000, 16), (512, 32), (64, 64), (32, 128)):
-        yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
+        yield product(dtype, n, n, n, items)
     for items, m, k, n in ((2000, 3, 3, 1), (64, 128, 64, 128), (24, 20, 200, 20)):
-        yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
-    yield "matmul", (np.empty((16, 100, 64), dtype), np.empty((16, 90, 64), dtype).swapaxes(1, 2)), {}  # as attention has it
+        yield product(dtype, m, k, n, items)
+    yield product(dtype, 100, 64, 90, 16, turned="b")  # as attention has it
     some = dtype.kind == "c"
     yield from scattered_products(dtype, 24 if some else 48)
-    for items, m, k, n in scattered(16 if some else 24, (3, 2000), (2, 150), (2, 150), (2, 150), most=MOST / 4):
-        yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
+    batches = list(scattered(16 if some else 24, (3, 2000), (2, 150), (2, 150), (2, 150), most=MOST / 4))
+    for turned in ("", "b"):
+        for items, *sizes in batches:
+            yield product(dtype, *sizes, items, turned=turned)
+    if dtype.kind == "f":
+        yield from biased(dtype, 48)
 
 
 def arguments(op: str, n: int, dtype: Any, batch: tuple[int, ...] = ()) -> tuple[Any, ...]:
@@ -253,20 +280,24 @@ def transforms(dtype: Any) -> Iterator[Call]:
 def halves(dtype: Any) -> Iterator[Call]:
     """Products and layers of 16-bit floats: on processors that have instructions for them, and elsewhere."""
     for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048):
-        yield "matmul", (np.empty((n, n), dtype), np.empty((n, n), dtype)), {}
+        yield product(dtype, n, n, n)
     # Tiles of 16-bit floats are large: what is left of them costs more.
     long = [(320, 950, 720), (900, 1300, 500)]
     odd = [*((n, n, n) for n in (90, 150, 210, 250, 350, 1250)), *long]
-    for m, k, n in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16), *odd):
-        yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
+    for shape in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16), *odd):
+        yield product(dtype, *shape)
+    for n in (64, 256, 1024):
+        yield product(dtype, n, n, n, turned="a")
+        yield product(dtype, n, n, n, turned="b")
     for n in (64, 512, 2048):
-        yield "matmul", (np.empty((1, n), dtype), np.empty((n, n), dtype)), {}
+        yield product(dtype, 1, n, n)
     for items, n in ((1000, 8), (512, 32), (64, 64), (32, 128)):
-        yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
+        yield product(dtype, n, n, n, items)
     odd = [(24, 700, 900), (240, 1100, 600), (700, 350, 450), *long]
     yield from linear(dtype, ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512), *odd))
     yield from scattered_products(dtype, 32)
     yield from linear(dtype, scattered(24, *LINEAR, most=MOST))
+    yield from biased(dtype, 32)
     for channels, features, size, kernel in ((32, 32, 12, 3), (64, 64, 56, 3), (256, 256, 14, 3), (256, 1024, 14, 1)):
         weight = np.empty((features, channels, kernel, kernel), dtype)
         for batch in (1, 8):

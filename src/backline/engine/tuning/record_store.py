@@ -14,7 +14,7 @@ from typing import Any
 from ... import _core, libraries, switches
 from ...libraries.base import Algorithm
 from ...native.machine import fingerprint
-from ...problems import Place, Problem, sizes_in
+from ...problems import Place, Problem
 from ...switches.provenance import steps_out
 from .. import plan_caches
 from . import database, project_records
@@ -235,7 +235,7 @@ def measured(op: str, dtype: str) -> list[tuple[str, Place, dict[str, float]]]:
     for place, record in sorted(found, key=lambda pair: pair[1].threads):
         times = {k: s * 1e6 for k, s in record.medians.items() if record.threads == most or k.endswith("@1")}
         if times:
-            result[record.key] = record.key, place._replace(sizes=sizes_in(record.key)), times
+            result[record.key] = record.key, place.sized_as(record.key), times
     return list(result.values())
 
 
