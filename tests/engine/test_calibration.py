@@ -192,7 +192,7 @@ def test_what_the_ranking_of_the_class_says_nearer_by_outweighs_one_measurement(
         ranking_files.Measured(wide(*shape).key, wide(*shape).place(), {"mkl.gemm@1": 1.0, "openblas.gemm@1": 1.5}) for shape in shapes
     )  # fmt: skip
     monkeypatch.setattr(ranking_files, "nearest_classes", lambda _: (here,))
-    monkeypatch.setattr(ranking_files, "measured", lambda processors, op: listed if op == "matmul" else ())
+    monkeypatch.setattr(ranking_files, "measured", lambda processors, op, dtype="": listed if op == "matmul" else ())
     for cache in (predicted_times._points, predicted_times._ordered):
         cache.cache_clear()
     try:

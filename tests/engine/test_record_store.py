@@ -67,10 +67,10 @@ def test_a_bias_hides_no_sizes(op: str, arrays: tuple[tuple[int, ...], ...]) -> 
         else:
             nn.layer_norm(x, x.shape[1:]), nn.layer_norm(x, x.shape[1:], last)
     without, *biased = (event.choice.problem for event in events)
-    for problem in biased:
-        place = problem.place()
-        assert len(problem.operands) > len(without.operands) and place == biased[0].place()
-        assert place.sizes == without.place().sizes and place == place._replace(sizes=()).sized_as(problem.key)
+    for added in biased:
+        place = added.place()
+        assert len(added.operands) > len(without.operands) and place == biased[0].place()
+        assert place.sizes == without.place().sizes and place == place._replace(sizes=()).sized_as(added.key)
 
 
 def test_an_empty_variable_means_no_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:

@@ -11,7 +11,7 @@ order of algorithms is all that is asked for: `benchmarks/ranking_regret.py` tel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -238,7 +238,7 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
             origins.append(None)
             known[m.key] = logs
     for processors in ranking_files.nearest_classes(here)[:classes]:
-        listed = [m for m in ranking_files.measured(processors, op) if not dtype or m.place.dtype == dtype]
+        listed = ranking_files.measured(processors, op, dtype)
         logs_of = {m.key: _over_best(m.times) for m in listed}
         ratio = _ratios(listed, logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
         far = OTHER_SOURCE if known else 0.0
@@ -310,7 +310,7 @@ class _Gains:
         take what it took in bfloat16.
         """
         unlisted = {key: logs[one] + UNLISTED for key, one in self._threaded.items() if key not in logs and one in logs}
-        if (twin := self._twins.get(m.key)) and _kind(m.place.shape_class) not in VECTORS:  # products with vectors are bound by memory
+        if (twin := self._twins.get(m.key)) and _kind(m.place.shape_class) not in VECTORS:  # which memory bounds
             known = next(iter(logs))
             least = math.log2(m.times[known]) - logs[known]
             unlisted |= {key: math.log2(time) - least for key, time in twin.items() if key not in self._float16}
@@ -362,7 +362,7 @@ def _group(place: Place, key: str) -> Group:
     return library, key[-2:], bound if bound in AWAY_FROM_INTEL else ""
 
 
-def _ratios(listed: list[Measured], times: Mapping[str, Times], known: Mapping[str, Times], sign: int) -> _Ratios:
+def _ratios(listed: Sequence[Measured], times: Mapping[str, Times], known: Mapping[str, Times], sign: int) -> _Ratios:
     """Returns the ratios that bring times to the scale of what nearer sources have of the same Problems."""
     found: dict[Group, list[float]] = {}
     for m in listed:

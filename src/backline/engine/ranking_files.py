@@ -100,9 +100,9 @@ def nearest_classes(here: ProcessorClass) -> tuple[ProcessorClass, ...]:
     return _nearest(here)
 
 
-@lru_cache(maxsize=256)
-def measured(processors: ProcessorClass, op: str) -> tuple[Measured, ...]:
-    """Returns what a class's ranking has of an operation."""
+@lru_cache(maxsize=512)
+def measured(processors: ProcessorClass, op: str, dtype: str = "") -> tuple[Measured, ...]:
+    """Returns what a class's ranking has of an operation and a dtype, or all of them."""
     return tuple(
         Measured(
             e["example"],
@@ -110,7 +110,7 @@ def measured(processors: ProcessorClass, op: str) -> tuple[Measured, ...]:
             dict(zip(e["order"], e["microseconds"], strict=True)),
         )
         for e in _read(processors).entries
-        if e["op"] == op and e["order"]
+        if e["op"] == op and dtype in ("", e["dtype"]) and e["order"]
     )
 
 

@@ -67,6 +67,10 @@ class LinearProblem(ProductProblem):
         """Role of the operand that the product starts from; empty where there is none."""
         return "residual" if self.get("residual") else "bias" if self.get("bias") else ""
 
+    def shape_class(self) -> str:
+        # Where functions of other libraries follow, rather than a maximum, they may take longer than the product.
+        return super().shape_class() + " smooth" * (self.parameter("activation") not in (None, "relu"))
+
     @property
     def halves(self) -> bool:
         return self.dtype.name in HALVES

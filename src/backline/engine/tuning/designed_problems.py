@@ -148,9 +148,12 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
     for op in LINALG:
         keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
         sizes = (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024)
-        for n in sorted({*sizes, *SIZES_BETWEEN.get(op, ())}):
+        more = [n for (n,) in scattered(5, (5, 400))] if op in SIZES_BETWEEN else []
+        for n in sorted({*sizes, *SIZES_BETWEEN.get(op, ()), *more}):
             yield op, arguments(op, n, dtype), keywords
         for items, n in ((1000, 6), (100, 32)):
+            yield op, arguments(op, n, dtype, (items,)), keywords
+        for items, n in scattered(7 if more else 0, (2, 500), (4, 90), most=1 << 12):
             yield op, arguments(op, n, dtype, (items,)), keywords
     if dtype.kind == "f":  # many right-hand sides, which are a product's work
         square, sides = np.empty((1024, 1024), dtype), np.empty((1024, 512), dtype)
@@ -243,6 +246,7 @@ def layers(dtype: Any) -> Iterator[Call]:
             yield f"{f}scaled_dot_product_attention", (q, q, q), {"is_causal": causal}
     yield from linear(dtype, ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)))
     yield from linear(dtype, scattered(32, *LINEAR, most=MOST))
+    yield from linear(dtype, scattered(32, *LINEAR, most=MOST), "gelu")
     for steps, batch, features, hidden in ((32, 16, 256, 256), (128, 1, 512, 512), (64, 32, 512, 512), (20, 4, 32, 32)):
         x, state = np.empty((steps, batch, features), dtype), np.empty((1, batch, hidden), dtype)
         for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1)):
@@ -264,7 +268,8 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes += [((n,), None) for n in ROUGH]
     shapes += [((rows, n), (1,)) for rows, n in ROUGH_BATCHES]
     shapes += [(shape, None) for shape in ROUGH_IMAGES]
-    shapes += [(shape, None) for shape in (*scattered(14, (8, 900), (8, 900)), *scattered(8, (4, 80), (4, 80), (4, 80)))]
+    shapes += [(shape, None) for shape in (*scattered(14, (8, 900), (8, 900)), *scattered(24, (4, 80), (4, 80), (4, 80)))]
+    shapes += [(shape, None) for shape in scattered(28, (20, 300000))]
     shapes += [(shape, (1,)) for shape in scattered(10, (2, 64), (8, 20000))]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
@@ -297,6 +302,7 @@ def halves(dtype: Any) -> Iterator[Call]:
     yield from linear(dtype, ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512), *odd))
     yield from scattered_products(dtype, 32)
     yield from linear(dtype, scattered(24, *LINEAR, most=MOST))
+    yield from linear(dtype, scattered(20, *LINEAR, most=MOST), "gelu")
     yield from biased(dtype, 32)
     for channels, features, size, kernel in ((32, 32, 12, 3), (64, 64, 56, 3), (256, 256, 14, 3), (256, 1024, 14, 1)):
         weight = np.empty((features, channels, kernel, kernel), dtype)
