@@ -127,8 +127,8 @@ def products(dtype: Any) -> Iterator[Call]:
     yield from scattered_products(dtype, 24 if some else 48)
     batches = list(scattered(16 if some else 24, (3, 2000), (2, 150), (2, 150), (2, 150), most=MOST / 4))
     for turned in ("", "b"):
-        for items, *sizes in batches:
-            yield product(dtype, *sizes, items, turned=turned)
+        for items, m, k, n in batches:
+            yield product(dtype, m, k, n, items, turned=turned)
     if dtype.kind == "f":
         yield from biased(dtype, 48)
 
@@ -289,8 +289,8 @@ def halves(dtype: Any) -> Iterator[Call]:
     # Tiles of 16-bit floats are large: what is left of them costs more.
     long = [(320, 950, 720), (900, 1300, 500)]
     odd = [*((n, n, n) for n in (90, 150, 210, 250, 350, 1250)), *long]
-    for shape in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16), *odd):
-        yield product(dtype, *shape)
+    for sizes in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16), *odd):
+        yield product(dtype, *sizes)
     for n in (64, 256, 1024):
         yield product(dtype, n, n, n, turned="a")
         yield product(dtype, n, n, n, turned="b")
