@@ -270,7 +270,7 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes += [(shape, None) for shape in ROUGH_IMAGES]
     shapes += [(shape, None) for shape in (*scattered(14, (8, 900), (8, 900)), *scattered(24, (4, 80), (4, 80), (4, 80)))]
     shapes += [(shape, None) for shape in scattered(28, (20, 300000))]
-    shapes += [(shape, (1,)) for shape in scattered(10, (2, 64), (8, 20000))]
+    shapes += [(shape, (1,)) for shape in scattered(36, (2, 64), (8, 20000))]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
