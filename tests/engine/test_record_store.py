@@ -56,7 +56,7 @@ def test_the_record_of_every_designed_problem_is_read_again(part: str) -> None:
     ("matmul", ((4, 30), (30, 20), (4, 20))), ("conv", ((1, 3, 9, 9), (5, 3, 3, 3), (5,))), ("layer_norm", ((4, 30), (30,))),
 ])  # fmt: skip
 def test_a_bias_hides_no_sizes(op: str, arrays: tuple[tuple[int, ...], ...]) -> None:
-    """Where one is there, a Problem is compared by its sizes with those that have none."""
+    """A Problem with a bias is compared by its sizes with those that have none."""
     x, *more, last = (np.zeros(shape, np.float32) for shape in arrays)
     nn = backline.nn.functional
     with backline.trace() as events:

@@ -1,4 +1,4 @@
-"""What an algorithm says of its threads is so, for the smallest Problems and at the very first call."""
+"""Algorithms on one thread wake no other, for small Problems, whose thread count is not always set."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def scattered_products(dtype: Any, count: int) -> Iterator[Call]:
 
 
 def product(dtype: Any, m: int, k: int, n: int, *batch: int, turned: str = "") -> Call:
-    """Returns the call of a product in which these matrices come by columns."""
+    """Returns the call of a product of matrices that come by rows, but for those in `turned`, which come by columns."""
     sizes = {"a": (m, k), "b": (k, n)}
     arrays = (np.empty((*batch, *(s[::-1] if name in turned else s)), dtype) for name, s in sizes.items())
     return "matmul", tuple(x.swapaxes(-1, -2) if name in turned else x for name, x in zip(sizes, arrays, strict=True)), {}

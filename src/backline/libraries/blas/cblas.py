@@ -179,7 +179,7 @@ def write_product(product: BlasProduct, algorithm: Algorithm) -> tuple[int, int]
 def guard_of(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> dict[str, Any]:
     """Returns the arguments of a plan that keep the library to the threads of an Algorithm."""
     alone = algorithm.name in IN_PARTS or algorithm.name.endswith("_items")
-    # OpenBLAS divides batches of any size.
+    # OpenBLAS and MKL divide batches of any size among their threads.
     always = algorithm.name in (*IN_PARTS, "gemm_batch")
     guarded = always or p.flops >= blas.guarded_from(vector=p.m == 1 or p.n == 1)
     return {
