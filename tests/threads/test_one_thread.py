@@ -31,7 +31,8 @@ assert calls
 
 
 def ran():
-    "Returns the nanoseconds that every other thread has run."
+    "Returns the nanoseconds that every other thread has run: the system adds those of one that goes on running at its ticks only."
+    time.sleep(0.02)
     others = [task for task in os.listdir("/proc/self/task") if int(task) != threading.get_native_id()]
     return {task: Path(f"/proc/self/task/{task}/schedstat").read_text().split()[0] for task in others}
 

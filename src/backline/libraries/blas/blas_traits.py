@@ -31,7 +31,7 @@ class BlasTraits:
         self.name, self.native, self.thread_guard, self.pool = name, native, thread_guard, pool
         self._batches: dict[str, bool] = {}
         self.run_basis = run
-        self.always_guarded = always_guarded  # it starts its threads for a product of any size
+        self.always_guarded = always_guarded  # it starts its threads for products of (nearly) any size
         self.faster_triangle: dict[str, str] = {}  # of symmetric matrices, by type code: which one it reads faster, by columns
         self.lu_pool = ""  # where LU runs, if not with the rest
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may

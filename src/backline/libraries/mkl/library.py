@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...native import thread_team
+from ...native.machine import machine
 from ...native.plan_builder import Builder
 from ...native.process_map import mapped_files
 from ...native.shared_library import NativeLibrary
@@ -34,6 +35,7 @@ from .vector_math import VectorMath
 __all__ = ["MKL"]
 
 GNU_LAYER, INTEL_LAYER = 3, 0
+INTEL = "GenuineIntel"  # elsewhere MKL 2026.2 divides products from about 500 operations on, which makes them two to four times slower
 JIT_LARGEST = 64
 CNR_OFF, CNR_AUTO, CNR_STRICT, CNR_ALL = 1, 2, 0x10000, -1
 # Kernels that compute in one order whatever MKL was asked, and results that nothing is computed for.
@@ -113,7 +115,10 @@ class MKL(BlasLibrary):
         self.jit = _Kernels(native)
         self.transform_trials = Trials()
         self.rwlock = native.rwlock
-        traits = BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if self.strict else "")
+        traits = BlasTraits(
+            self.name, native, thread_guard, "", run="promise", threads="promise" if self.strict else "",
+            always_guarded=machine().cpu.vendor != INTEL,
+        )  # fmt: skip
         self.vector_math = VectorMath(traits)
         return traits
 
