@@ -35,7 +35,7 @@ from .vector_math import VectorMath
 __all__ = ["MKL"]
 
 GNU_LAYER, INTEL_LAYER = 3, 0
-INTEL = "GenuineIntel"  # elsewhere MKL 2026.2 divides products from about 500 operations on, which makes them two to four times slower
+INTEL = "GenuineIntel"  # elsewhere MKL 2026.2 divides products from 500 operations on, and takes two to four times as long
 JIT_LARGEST = 64
 CNR_OFF, CNR_AUTO, CNR_STRICT, CNR_ALL = 1, 2, 0x10000, -1
 # Kernels that compute in one order whatever MKL was asked, and results that nothing is computed for.
