@@ -43,6 +43,14 @@ for key, problem, arrays, plan in calls:
     for _ in range(20):
         assert (plan(*arrays) == arrays[0].shape[-1]).all(), (key, problem)
     assert ran() == before, (key, problem)
+
+# Others would be seen: a large product on two threads wakes one.
+a = np.ones((900, 900), DTYPE)
+problem = operations["matmul"].build(a, a)
+plan = next(library.prepare(problem, x) for x in library.algorithms(problem, 2) if not isinstance(x, Refusal) and x.threads == 2)
+before = ran()
+plan(a, a)
+assert ran() != before
 """
 
 PAIRS = [(library, dtype) for library in ("openblas", "mkl", "blis") for dtype in ("float32", "float64", "complex64")]

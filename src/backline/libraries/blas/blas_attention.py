@@ -154,11 +154,9 @@ def prepare_attention(blas: BlasTraits, p: AttentionProblem, algorithm: Algorith
     work = b.work(_kernels.attention_workspace(description))
     given = [*arguments, mask, out, 0 if lse is None else lse, work]
     b.call(_kernels.addresses["attention"], [b.constant(description), list(range(s.items)), *given])
-    guarded = p.flops >= blas.guarded_from(vector=s.queries == 1)
-    thread_guard = blas.thread_guard if guarded else None
     return b.plan(
-        *((out,) if lse is None else (out, lse)), count=s.items, threads=algorithm.threads, thread_guard=thread_guard,
-        guard_threads=1, release_gil=guarded, wrap=None if lse is None else AttentionLSE,
+        *((out,) if lse is None else (out, lse)), count=s.items, threads=algorithm.threads, guard_threads=1,
+        wrap=None if lse is None else AttentionLSE, **blas.guard(p.flops, vector=s.queries == 1),
     )  # fmt: skip
 
 

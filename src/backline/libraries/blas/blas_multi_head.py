@@ -134,9 +134,7 @@ class _Fused:
         out = b.result(p.dtype, shape, (rows.batch * step, rows.sequence * step, self.item))
         source = _Source(attended, size, rows.count, size)
         self.product(source, "final_weight", 0, width, ("final_bias", 0) if p.get("final_bias") else None, out, width)
-        guarded = p.flops >= self.blas.guarded_from(vector=False)
-        thread_guard = self.blas.thread_guard if guarded else None
-        return b.plan(out, thread_guard=thread_guard, guard_threads=1, release_gil=guarded)
+        return b.plan(out, guard_threads=1, **self.blas.guard(p.flops, vector=False))
 
     def projected(self) -> list[tuple[Pointer, int, _Rows]]:
         """Returns the projected query, key and value: for each, pointer, leading dimension and the rows of its source."""

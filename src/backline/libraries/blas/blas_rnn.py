@@ -119,11 +119,10 @@ class _Layer:
                 out, h, c if c is not None else 0, work,
             ],
         )  # fmt: skip
-        guarded = p.flops >= self.blas.guarded_from(vector=p.batch == 1)
         results = [out, h] if c is None else [out, h, c]
         return b.plan(
-            *results, count=items, threads=threads, thread_guard=self.blas.thread_guard if guarded else None,
-            guard_threads=1 if self.divided else self.threads, release_gil=guarded,
+            *results, count=items, threads=threads, guard_threads=1 if self.divided else self.threads,
+            **self.blas.guard(p.flops, vector=p.batch == 1),
         )  # fmt: skip
 
     def products(self, gates: Pointer) -> int:

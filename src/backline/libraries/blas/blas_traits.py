@@ -26,12 +26,13 @@ class BlasTraits:
 
     def __init__(
         self, name: str, native: NativeLibrary, thread_guard: Any, pool: str, *, run: str = "measured", threads: str = "",
-        always_guarded: bool = False,
+        always_guarded: bool = False, own_count: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.native, self.thread_guard, self.pool = name, native, thread_guard, pool
         self._batches: dict[str, bool] = {}
         self.run_basis = run
         self.always_guarded = always_guarded  # it starts its threads for products of (nearly) any size
+        self.own_count = own_count  # its thread count is the calling thread's: setting it waits for nobody
         self.faster_triangle: dict[str, str] = {}  # of symmetric matrices, by type code: which one it reads faster, by columns
         self.lu_pool = ""  # where LU runs, if not with the rest
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
@@ -46,9 +47,15 @@ class BlasTraits:
             known = self._batches[dtype.name] = _batch_is_right(self.native, dtype)
         return known
 
-    def guarded_from(self, *, vector: bool) -> float:
-        """Operations from which a call sets the library's thread count first: below, it takes one thread by itself."""
-        return 0.0 if self.always_guarded else GUARDED_VECTOR_FLOPS if vector else SMALL_FLOPS
+    def guard(self, flops: float, *, vector: bool, divided: bool = False, always: bool = False) -> dict[str, Any]:
+        """Returns the arguments of a plan that say whether a call sets the library's thread count first, and gives up the GIL.
+
+        Below so many operations most libraries take one thread by themselves. A short call keeps the GIL, for others may keep it
+        long, unless it might wait for those whose thread count is in force.
+        """
+        large = divided or flops >= (GUARDED_VECTOR_FLOPS if vector else SMALL_FLOPS)
+        guarded = large or always or self.always_guarded
+        return {"thread_guard": self.thread_guard if guarded else None, "release_gil": large or (guarded and not self.own_count)}
 
 
 def _batch_is_right(native: NativeLibrary, dtype: np.dtype[Any]) -> bool:

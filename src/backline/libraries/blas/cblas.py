@@ -180,9 +180,6 @@ def guard_of(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> dict[s
     """Returns the arguments of a plan that keep the library to the threads of an Algorithm."""
     alone = algorithm.name in IN_PARTS or algorithm.name.endswith("_items")
     # OpenBLAS and MKL divide batches of any size among their threads.
-    always = algorithm.name in (*IN_PARTS, "gemm_batch")
-    guarded = always or p.flops >= blas.guarded_from(vector=p.m == 1 or p.n == 1)
-    return {
-        "thread_guard": blas.thread_guard if guarded else None, "guard_threads": 1 if alone else algorithm.threads,
-        "release_gil": guarded,
-    }  # fmt: skip
+    always, divided = algorithm.name == "gemm_batch", algorithm.name in IN_PARTS
+    guard = blas.guard(p.flops, vector=p.m == 1 or p.n == 1, divided=divided, always=always)
+    return {**guard, "guard_threads": 1 if alone else algorithm.threads}

@@ -62,11 +62,9 @@ def prepare_conv(blas: BlasTraits, p: ConvProblem, algorithm: Algorithm) -> Any:
     count = {"conv": steps.forward, "conv_grad_weight": steps.by_weight}.get(p.op, steps.scattered)()
     if algorithm.threads > 1:
         thread_team.items_run()
-    guarded = p.flops >= blas.guarded_from(vector=False)
     b.each(count, algorithm.threads)
     steps.store()
-    thread_guard = blas.thread_guard if guarded else None
-    return b.plan(steps.result, thread_guard=thread_guard, guard_threads=1, release_gil=guarded, same=("residual",))
+    return b.plan(steps.result, guard_threads=1, same=("residual",), **blas.guard(p.flops, vector=False))
 
 
 class _ProductSteps(ConvSteps):

@@ -195,16 +195,14 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     elif p.parameter("check", True) and w.b.info_buffer:
         second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
         on_info = partial(_failed, p.op, second)
-    guarded = shares or p.flops >= blas.guarded_from(vector=True)
     plan = w.b.plan(
         *results,
         count=p.items,
         threads=algorithm.threads if divided else 1,
         wrap=wrap,
         on_info=on_info,
-        thread_guard=blas.thread_guard if guarded else None,
         guard_threads=1 if shares else algorithm.threads,
-        release_gil=guarded,
+        **blas.guard(p.flops, vector=True, divided=shares),
     )
     return checked_pivots(p, plan) if by_pivots else plan
 

@@ -117,7 +117,7 @@ class MKL(BlasLibrary):
         self.rwlock = native.rwlock
         traits = BlasTraits(
             self.name, native, thread_guard, "", run="promise", threads="promise" if self.strict else "",
-            always_guarded=machine().cpu.vendor != INTEL,
+            always_guarded=machine().cpu.vendor != INTEL, own_count=True,
         )  # fmt: skip
         self.vector_math = VectorMath(traits)
         return traits
