@@ -36,7 +36,10 @@ def test_the_key_of_a_problem_reads_as_that_problem(text: str) -> None:
     assert Problem.parse(text).key == Problem.parse(Problem.parse(text).key).key
 
 
-@pytest.mark.parametrize("text", GOOD[:5])
+SCALED = ["matmul f32 64x32 32x16 64x16 alpha=0 beta=0.5", "matmul f32 64x32 32x16 64x16 alpha=1 beta=0"]
+
+
+@pytest.mark.parametrize("text", GOOD[:5] + SCALED)
 def test_plain_texts_are_keys(text: str) -> None:
     assert Problem.parse(text).key == text
 

@@ -284,7 +284,8 @@ class Problem:
         Alignment and exact strides are not in it, only what decides the speed: sizes, dtype, layout class, parameters.
         """
         parts = [self.op, short(self.dtype), *(o.text() for o in self._shown)]
-        parts += [f"{k}={v}" for k, v in self.parameters if v not in (None, False) and k != "check"]
+        shown = ((k, v) for k, v in self.parameters if v not in (None, False) or (v == 0 and k in ("alpha", "beta")))
+        parts += [f"{k}={v}" for k, v in shown if k != "check"]
         out = self.get("out")
         if out is not None:
             parts.append("out" if out.layout() == "C" else f"out:{out.layout()}")
