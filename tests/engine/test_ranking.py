@@ -437,3 +437,9 @@ def test_recurrent_layers_with_a_batch_of_one_are_bound_by_memory(rankings: Path
         forget()
         order = predicted_times.order_of(Place("lstm", "f32", shape_class, 20.0, (3.0, 0.0, 6.0)), own=False)
         assert order[0] == f"{first}.steps@1"
+
+
+@pytest.mark.parametrize("processors", ranking_files._classes(), ids=str)
+def test_no_problem_is_ranked_twice(processors: ProcessorClass) -> None:
+    keys = [entry["example"] for entry in ranking_files._read(processors).entries]
+    assert keys and len(keys) == len(set(keys))
