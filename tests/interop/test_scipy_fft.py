@@ -87,7 +87,8 @@ def test_scipys_own_tests(library: str, files: tuple[str, ...], least: int, tmp_
     failed = {line.split(" - ")[0].split(" ", 1)[1].rpartition("/")[2] for line in lines if line.startswith(("FAILED", "ERROR"))}
     assert " passed" in last, done.stdout[-3000:] + done.stderr[-3000:]
     assert int(last.split(" passed")[0].split()[-1]) > least
-    unexpected = {name for name in failed if not any(name in each for each in EXCEPTIONS)}
+    expected = {name for name in EXCEPTIONS if not (library and "test_multiprocess" in name)}  # one library has one answer
+    unexpected = {name for name in failed if not any(name in each for each in expected)}
     assert not unexpected, done.stdout[-6000:]
 
 
