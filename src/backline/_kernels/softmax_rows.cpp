@@ -103,9 +103,8 @@ struct RowEnd {
     }
     BACKLINE_INLINE void load(const T *x) {
         if (n < L::count) {
-            T filled[L::count];
-            for (int64_t i = 0; i < L::count; ++i) filled[i] = i < n ? x[i] : kNothing<T>;
-            L::load(first, filled);
+#pragma GCC unroll 4
+            for (int i = 0; i < L::count; ++i) first[i] = i < n ? x[i] : kNothing<T>;  // by way of memory it would wait for it
             second = first;
         } else {
             L::load(first, x + first_at);
@@ -113,7 +112,12 @@ struct RowEnd {
         }
     }
     BACKLINE_INLINE void store(T *y) const {
-        if (n < L::count) return L::store_some(second, y, n);
+        if (n < L::count) {
+#pragma GCC unroll 4
+            for (int i = 0; i < L::count; ++i)
+                if (i < n) y[i] = second[i];
+            return;
+        }
         L::store(first, y + first_at);
         L::store(second, y + second_at);
     }
@@ -270,6 +274,8 @@ BACKLINE_INLINE void logarithms_of_short_rows(const T *x, T *y, int64_t rows, in
 struct Rows {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const SoftmaxRows &p, int64_t item, const char *from, char *to) {
+        if constexpr (Bytes > 16)  // of two narrower vectors a row has no lanes that count for nothing
+            if (p.width <= Lanes<T, Bytes>::count) return run<T, Bytes / 2>(p, item, from, to);
         const int64_t first = item * p.share, rows = std::min(p.share, p.rows - first), n = p.width;
         const T *x = reinterpret_cast<const T *>(from) + first * n;
         T *y = reinterpret_cast<T *>(to) + first * n;
