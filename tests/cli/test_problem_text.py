@@ -37,11 +37,17 @@ def test_the_key_of_a_problem_reads_as_that_problem(text: str) -> None:
 
 
 SCALED = ["matmul f32 64x32 32x16 64x16 alpha=0 beta=0.5", "matmul f32 64x32 32x16 64x16 alpha=1 beta=0"]
+PACKED = ["matmul f32 16x64 64x32:F 16x32:X alpha=1 beta=1 packed=True", "matmul f32 16x64 64x32:F packed=True"]
 
 
-@pytest.mark.parametrize("text", GOOD[:5] + SCALED)
+@pytest.mark.parametrize("text", GOOD[:5] + SCALED + PACKED)
 def test_plain_texts_are_keys(text: str) -> None:
     assert Problem.parse(text).key == text
+
+
+def test_a_product_with_beta_zero_is_classed_as_what_adds_nothing() -> None:
+    classes = [Problem.parse(f"matmul f32 64x32 32x16 64x16 alpha=1 beta={beta}").shape_class() for beta in (0, 0.0, 1)]
+    assert classes == ["square", "square", "square added"]
 
 
 def test_it_is_the_problem_of_the_call() -> None:

@@ -274,8 +274,9 @@ class Problem:
         Packed weights come first in a call, and after its input here; what a product is added to comes after its operands.
         """
         read = [o for o in self.operands if o.role != "out"]
-        first = ("a", "input") if self.packed else ("a", "b") if self.get("c") is not None else ()
-        return tuple(sorted(read, key=lambda o: o.role not in first))
+        if self.packed or self.get("c") is not None:
+            read.sort(key=lambda o: 2 if o.role == "c" else int(o.role not in ("a", "input")))
+        return tuple(read)
 
     @cached_property
     def key(self) -> str:

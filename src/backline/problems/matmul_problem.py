@@ -87,7 +87,7 @@ class ProductProblem(MatrixProblem):
         # which much depends that changes from one size to the next.
         found = product_class(*map(rough, (self.m, self.n, self.k, self.items)))
         ragged = self.dtype.name in HALVES and found in ("square", "thin", "batch") and self.k % TILE != 0
-        return found + " added" * (self.get("c") is not None) + " ragged" * ragged
+        return found + " added" * (self.get("c") is not None and self.parameter("beta") != 0) + " ragged" * ragged
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 It takes an operation's name (the last part will do for layers: ``conv2d``), a dtype, the shape of every array in the order of
 the call (a layout after a colon: C rows, F columns, X neither), ``out`` for an output given by the caller, and keyword
 parameters, tuples of ints also as ``2x2``. Recurrent networks need the input's shape and ``hidden`` only. The keys of tuning
-records read the same way; parameters that a key leaves out have the operation's defaults.
+records are such texts, and parameters that a key leaves out have the operation's defaults. Keys of a layer that a library runs as
+one, such as ``linear`` with an activation, ``batch_norm_train`` or ``relu_grad``, name no call: of those some do not read.
 """
 
 from __future__ import annotations
