@@ -5,7 +5,8 @@ algorithm on a table of Problems and writes their medians to ``src/backline/engi
 parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run
 them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches. With ``--least`` what
 was measured before counts, too: of both times of an algorithm the lesser is kept. What was measured beside another program, or
-makes no sense beside its neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
+makes no sense beside its neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE. Stopped by
+Ctrl-C or a SIGTERM, it keeps what it has measured.
 
 ``python benchmarks/make_ranking.py --refresh CLASS`` measures nothing: it brings the file of a class that was made by an earlier
 version to what Backline has now. Entries get the dtype and the class of shapes that their Problem has now, and what no library
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
 import time
 from unittest import mock
@@ -139,45 +141,54 @@ def asked():
     return words
 
 
-def main() -> None:
-    words = asked()
-    if words.refresh:
-        return refresh(words.refresh)
-    threads = backline.get_num_threads()
-    again, wanted = words.again, words.parts or list(designed_problems.PARTS)
-    new = words.new or again is not None
-    path = ranking_files.file_name(ranking_files.here())
-    old = {"entries": []}
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as stream:
-            old = json.load(stream)
-    before = {e["example"]: e for e in old["entries"]}
-    there = before if new else {}
-    named = {(e["op"], e["dtype"]): set() for e in old["entries"]}
-    for e in old["entries"]:
-        named[e["op"], e["dtype"]].update(key.partition("@")[0] for key in e["order"])
-    tables = {part: list(designed_problems.problems(part)) for part in wanted}
-    made = {problem.key for table in tables.values() for problem in table}
-    entries = [e for e in old["entries"] if part_of(e) not in wanted and e["example"] not in made]
-    begin = time.perf_counter()
-    for part in wanted:
+def asked_for(words, tables, before, named, threads):
+    """Yields the entries of the Problems of `tables`: those of `before` that the command keeps, and those that it measures."""
+    begin, there = time.perf_counter(), before if words.new or words.again is not None else {}
+    for table in tables.values():
         others = []
-        for problem in tables[part]:
-            able = able_to(problem, threads)
-            place = problem.place()
-            named_here = named.get((place.op, place.dtype), set())
-            kept = problem.key in there and not (again and re.search(again, problem.key))
-            if kept and not (words.new and unknown(able, there[problem.key], named_here)):
-                entries.append(there[problem.key])
+        for problem in table:
+            able, place = able_to(problem, threads), problem.place()
+            kept = problem.key in there and not (words.again and re.search(words.again, problem.key))
+            if kept and not (words.new and unknown(able, there[problem.key], named.get((place.op, place.dtype), set()))):
+                yield there[problem.key]
                 continue
             record = measured(problem, able, threads, others)
             others.append(record)
             times = {key: round(seconds * 1e6, 2) for key, seconds in record.medians.items()}
             if words.least and problem.key in before:
                 times = lesser(times, before[problem.key], able)
-            entries.append(entry_of(problem.key, place, times))
+            yield entry_of(problem.key, place, times)
             best = f"{min(times, key=times.get)} {min(times.values()):.1f} us" if times else "nothing"
             print(f"{time.perf_counter() - begin:6.0f} s  {problem.key:<50} {best}", flush=True)
+
+
+def main() -> None:
+    words = asked()
+    if words.refresh:
+        return refresh(words.refresh)
+    threads = backline.get_num_threads()
+    wanted, new = words.parts or list(designed_problems.PARTS), words.new or words.again is not None
+    path = ranking_files.file_name(ranking_files.here())
+    old = {"entries": []}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as stream:
+            old = json.load(stream)
+    before = {e["example"]: e for e in old["entries"]}
+    named = {(e["op"], e["dtype"]): set() for e in old["entries"]}
+    for e in old["entries"]:
+        named[e["op"], e["dtype"]].update(key.partition("@")[0] for key in e["order"])
+    tables = {part: list(designed_problems.problems(part)) for part in wanted}
+    made = {problem.key for table in tables.values() for problem in table}
+    entries = [e for e in old["entries"] if part_of(e) not in wanted and e["example"] not in made]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for entry in asked_for(words, tables, before, named, threads):
+            entries.append(entry)
+    except KeyboardInterrupt:  # what was measured is kept, and what was not reached stays as it was
+        reached = {e["example"] for e in entries}
+        entries += [e for key, e in before.items() if key not in reached]
+    if len(entries) == len(before) and all(e is before.get(e["example"]) for e in entries):
+        return print("nothing was measured")
     m = machine()
     provenance = {
         "cpu": m.cpu.model, "cores": m.physical_cores, "threads": threads, "date": time.strftime("%Y-%m-%d"),
