@@ -8,7 +8,7 @@ fastest algorithms one after the other: there calls of others come between two o
 which is what the learner sees. The last lines compare calls by what was learned and without it.
 
 ``--class amd-avx512-2c`` has the ranking of another class of processors decide at first: one that is wrong here. ``--small``
-leaves out what takes more than a few milliseconds. Run it where nothing else runs.
+leaves out what takes more than a few milliseconds; ``--json`` keeps the figures. Run it where nothing else runs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from backline.engine.tuning import learned_records, sample_operands
 from backline.engine.tuning.measure import measure_problem
 from backline.native.processor_class import ProcessorClass
 from backline.nn import functional as F
-from side_by_side import geometric_mean, show, threads_asked
+from side_by_side import Table, geometric_mean, show, threads_asked
 
 rng = np.random.default_rng(2)
 threads = threads_asked()
 Call = Callable[[], Any]
+Facts = dict[str, float]
 NEAR = 1.03  # times the best one's time, from which on the difference is measured again
 COMPARED = 4  # algorithms of a Problem that take turns: the fastest ones, the first choice and the one that was learned
 ROUNDS = 25  # calls of each of them
@@ -148,7 +149,7 @@ def compare_with_plain(calls: dict[str, Call]) -> None:
         print(f"  {name:<28}{show(median(plain[name])):>10}{ratios[name]:>10.2f}  {last[name]}")
 
 
-def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tuple[str, str]]) -> None:
+def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tuple[str, str]]) -> dict[str, Facts]:
     """Prints how long the first choices and what was learned take over the best, where algorithms and Problems take turns."""
     times: dict[str, dict[str, list[float]]] = {name: {key: [] for key in by_key} for name, by_key in plans.items()}
     for number in range(COMPARED * ROUNDS):
@@ -159,18 +160,25 @@ def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tupl
             times[name][key].append(time.perf_counter() - begin)
     took = {name: {key: median(each) for key, each in by_key.items()} for name, by_key in times.items()}
     print("\nin turn, as the program calls them:")
-    for label, which in (("at first", 0), ("learned", 1)):
-        summary(label, [took[name][judged[name][which]] / min(took[name].values()) for name in plans])
+    facts = {
+        label: summary(label, [took[name][judged[name][which]] / min(took[name].values()) for name in plans])
+        for label, which in (("at first", 0), ("learned", 1))
+    }
     for name, (first, learned) in judged.items():
         best = min(took[name], key=took[name].__getitem__)
         if took[name][learned] > 1.05 * took[name][best]:
             ratios = f"{took[name][first] / took[name][best]:>10.2f}{took[name][learned] / took[name][best]:>10.2f}"
             print(f"  {name:<28}{show(took[name][best]):>10}{ratios}  {learned}; best {best}")
+    return facts
 
 
-def summary(label: str, ratios: list[float]) -> None:
-    over = ", ".join(f"{sum(r > most for r in ratios)} over {most}" for most in (1.05, 1.1, 1.3))
-    print(f"{label:<9} {geometric_mean(ratios):.3f} of the best in the geometric mean; of {len(ratios)} Problems {over}")
+def summary(label: str, ratios: list[float]) -> Facts:
+    """Prints how far from the best times are, and returns it."""
+    counts = {most: sum(r > most for r in ratios) for most in (1.05, 1.1, 1.3)}
+    over = ", ".join(f"{count} over {most}" for most, count in counts.items())
+    mean = geometric_mean(ratios)
+    print(f"{label:<9} {mean:.3f} of the best in the geometric mean; of {len(ratios)} Problems {over}")
+    return {"mean": round(mean, 4), "problems": len(ratios), **{f"over {most}": count for most, count in counts.items()}}
 
 
 def best_few(choice: Any, algorithms: list[Any], times: dict[str, float], judged: tuple[str, str]) -> dict[str, Call]:
@@ -234,12 +242,15 @@ def main() -> None:
             + (f"; best {verdict(learner, times)}" if rows[-1][2] > NEAR else ""),
             flush=True,
         )
-    summary("at first", [row[1] for row in rows])
-    summary("learned", [row[2] for row in rows])
-    compare_algorithms(plans, judged)
+    alone = {label: summary(label, [row[column] for row in rows]) for column, label in ((1, "at first"), (2, "learned"))}
+    in_turn = compare_algorithms(plans, judged)
     print(f"cost of learning: {show(cost)} of {show(spent)}, {100 * cost / spent:.2f} %, of which trials {show(trials)}")
     print(f"{CALLS} calls of {len(calls)} Problems: {total(without)} without learning, {total(within)} with it")
     compare_with_plain(calls)
+    if "--json" in sys.argv:
+        table = Table(f"online{'_small' if '--small' in sys.argv else ''}_{ranking_files.here()}", [])
+        table.rows = [{"row": name, "at first": round(first, 3), "learned": round(learned, 3)} for name, first, learned in rows]
+        table.save(alone=alone, in_turn=in_turn, cost=round(cost / spent, 4), trials=round(trials / spent, 4))
 
 
 if __name__ == "__main__":
