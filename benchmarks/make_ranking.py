@@ -37,6 +37,7 @@ from backline.libraries.base import Algorithm
 from backline.libraries.mkl.transform_trials import Trials
 from backline.native.machine import machine
 from backline.native.processor_class import ProcessorClass
+from backline.native.whole_file import write_whole
 from backline.problems import Problem
 
 TRIES = 4
@@ -118,8 +119,8 @@ def lesser(times, entry, able):
 
 def write(path, provenance, entries):
     lines = ",\n  ".join(json.dumps(e) for e in entries)
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write('{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n")
+    text = '{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n"
+    write_whole(path, text.encode())
 
 
 def refresh(name):
@@ -181,10 +182,16 @@ def main() -> None:
     made = {problem.key for table in tables.values() for problem in table}
     entries = [e for e in old["entries"] if part_of(e) not in wanted and e["example"] not in made]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stopped = False
     try:
         for entry in asked_for(words, tables, before, named, threads):
             entries.append(entry)
     except KeyboardInterrupt:  # what was measured is kept, and what was not reached stays as it was
+        stopped = True
+        print("stopped: what was measured is kept", flush=True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # they may come twice, and what follows takes no time
+    if stopped:
         reached = {e["example"] for e in entries}
         entries += [e for key, e in before.items() if key not in reached]
     if len(entries) == len(before) and all(e is before.get(e["example"]) for e in entries):
@@ -195,7 +202,8 @@ def main() -> None:
         "command": "python " + " ".join(sys.argv),
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
-    if entries and "provenance" in old and (new or set(wanted) != set(designed_problems.PARTS)):  # a part of it is older
+    whole = not new and not stopped and set(wanted) == set(designed_problems.PARTS)
+    if entries and "provenance" in old and not whole:  # a part of it is older
         provenance["cpu"] = old["provenance"]["cpu"]
         provenance["command"] = f"{old['provenance']['command']} ({old['provenance']['date']}); {provenance['command']}"
     write(path, provenance, entries)

@@ -38,6 +38,7 @@ rng = np.random.default_rng(2)
 threads = threads_asked()
 Call = Callable[[], Any]
 Facts = dict[str, float]
+Ratios = dict[str, list[float]]  # of a Problem: the first choice's time and that of what was learned, over the best
 NEAR = 1.03  # times the best one's time, from which on the difference is measured again
 COMPARED = 4  # algorithms of a Problem that take turns: the fastest ones, the first choice and the one that was learned
 ROUNDS = 25  # calls of each of them
@@ -48,6 +49,7 @@ def option(name: str, default: str) -> str:
 
 
 CALLS = int(option("--calls", "50"))
+HERE, BY = ranking_files.here(), f"_by_{option('--class', '')}" if "--class" in sys.argv else ""
 if "--class" in sys.argv:
     named = ProcessorClass.parse(option("--class", ""))
     assert named is not None, "a class is named like amd-avx512-2c"
@@ -149,8 +151,11 @@ def compare_with_plain(calls: dict[str, Call]) -> None:
         print(f"  {name:<28}{show(median(plain[name])):>10}{ratios[name]:>10.2f}  {last[name]}")
 
 
-def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tuple[str, str]]) -> dict[str, Facts]:
-    """Prints how long the first choices and what was learned take over the best, where algorithms and Problems take turns."""
+def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tuple[str, str]]) -> tuple[dict[str, Facts], Ratios]:
+    """Prints how long the first choices and what was learned take over the best, where algorithms and Problems take turns.
+
+    Returns it as well, in sum and of each Problem.
+    """
     times: dict[str, dict[str, list[float]]] = {name: {key: [] for key in by_key} for name, by_key in plans.items()}
     for number in range(COMPARED * ROUNDS):
         for name, by_key in plans.items():
@@ -160,16 +165,15 @@ def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tupl
             times[name][key].append(time.perf_counter() - begin)
     took = {name: {key: median(each) for key, each in by_key.items()} for name, by_key in times.items()}
     print("\nin turn, as the program calls them:")
-    facts = {
-        label: summary(label, [took[name][judged[name][which]] / min(took[name].values()) for name in plans])
-        for label, which in (("at first", 0), ("learned", 1))
-    }
+    every = {name: [took[name][key] / min(took[name].values()) for key in judged[name]] for name in plans}
+    labels = "at first", "learned"
+    facts = {label: summary(label, [each[which] for each in every.values()]) for which, label in enumerate(labels)}
     for name, (first, learned) in judged.items():
         best = min(took[name], key=took[name].__getitem__)
         if took[name][learned] > 1.05 * took[name][best]:
             ratios = f"{took[name][first] / took[name][best]:>10.2f}{took[name][learned] / took[name][best]:>10.2f}"
             print(f"  {name:<28}{show(took[name][best]):>10}{ratios}  {learned}; best {best}")
-    return facts
+    return facts, every
 
 
 def summary(label: str, ratios: list[float]) -> Facts:
@@ -243,13 +247,16 @@ def main() -> None:
             flush=True,
         )
     alone = {label: summary(label, [row[column] for row in rows]) for column, label in ((1, "at first"), (2, "learned"))}
-    in_turn = compare_algorithms(plans, judged)
+    in_turn, each_in_turn = compare_algorithms(plans, judged)
     print(f"cost of learning: {show(cost)} of {show(spent)}, {100 * cost / spent:.2f} %, of which trials {show(trials)}")
     print(f"{CALLS} calls of {len(calls)} Problems: {total(without)} without learning, {total(within)} with it")
     compare_with_plain(calls)
     if "--json" in sys.argv:
-        table = Table(f"online{'_small' if '--small' in sys.argv else ''}_{ranking_files.here()}", [])
-        table.rows = [{"row": name, "at first": round(first, 3), "learned": round(learned, 3)} for name, first, learned in rows]
+        table = Table(f"online{'_small' if '--small' in sys.argv else ''}_{HERE}{BY}", [])
+        table.rows = [
+            {"row": name, "alone": [round(first, 3), round(learned, 3)], "in_turn": [round(r, 3) for r in each_in_turn[name]]}
+            for name, first, learned in rows
+        ]
         table.save(alone=alone, in_turn=in_turn, cost=round(cost / spent, 4), trials=round(trials / spent, 4))
 
 

@@ -4,7 +4,7 @@ Parts are products, algebra, transforms, elementary (functions of each element),
 floats) and contractions. All run in turn in one process, on ``--threads`` threads. A ratio is our time over the least of the
 others; each part ends with geometric means, and the number of rows above 1.05, 1.1 and 1.3. Rows above 0.95 are measured again
 after all the others, minutes later, and have the medians of both: virtual processors may be far apart at one time and near at
-another. Run it where nothing else runs. Of transforms ``--json`` keeps the errors of all sides over NumPy's, too.
+another. Run it where nothing else runs. Of transforms the results have the errors of all sides over NumPy's, too: ours untuned.
 
 ``--calibrated`` calibrates into a new tuning file first (``--seconds``, default 60), ``--calibrated=FILE`` takes a file that
 ``BACKLINE_TUNING=FILE backline calibrate`` made; ``--tuned`` measures each row's problems before it is timed. What either chooses
@@ -384,6 +384,7 @@ def main() -> None:
                     times[name] += more
             table.add(title, {name: median(each) for name, each in times.items()}, ran_on)
             if part == "transforms":
+                asked[0].begin()
                 others = {name: side for name, side in contestants.items() if name not in names}
                 table.rows[-1]["error_over_numpys"] = errors(title.partition(" ")[0], ours, others)
         table.save(**{name: summary(part, name, table.rows) for name in names})
