@@ -353,7 +353,7 @@ def summary(part: str, mode: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def errors(kind: str, ours: Any, others: dict[str, Any]) -> dict[str, float]:
-    """How far each side's transform is from that of long double, in the Euclidean norm, over how far NumPy's is."""
+    """Returns the error of each side's transform, beside long double in the Euclidean norm, over that of NumPy's."""
     x = ours.args[0]
     exact = getattr(scipy.fft, kind)(x.astype(np.result_type(x, np.longdouble)))
     sides = {"backline": ours, **others}
