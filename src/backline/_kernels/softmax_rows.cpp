@@ -104,7 +104,7 @@ struct RowEnd {
     BACKLINE_INLINE void load(const T *x) {
         if (n < L::count) {
 #pragma GCC unroll 4
-            for (int i = 0; i < L::count; ++i) first[i] = i < n ? x[i] : kNothing<T>;  // by way of memory it would wait for it
+            for (int i = 0; i < L::count; ++i) first[i] = i < n ? x[i] : kNothing<T>;  // in registers: a load would wait for these stores
             second = first;
         } else {
             L::load(first, x + first_at);
@@ -274,7 +274,7 @@ BACKLINE_INLINE void logarithms_of_short_rows(const T *x, T *y, int64_t rows, in
 struct Rows {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const SoftmaxRows &p, int64_t item, const char *from, char *to) {
-        if constexpr (Bytes > 16)  // of two narrower vectors a row has no lanes that count for nothing
+        if constexpr (Bytes > 16)  // two narrower vectors overlap, and need not be filled up as one wide vector
             if (p.width <= Lanes<T, Bytes>::count) return run<T, Bytes / 2>(p, item, from, to);
         const int64_t first = item * p.share, rows = std::min(p.share, p.rows - first), n = p.width;
         const T *x = reinterpret_cast<const T *>(from) + first * n;
