@@ -3,8 +3,10 @@
 It takes an operation's name (the last part will do for layers: ``conv2d``), a dtype, the shape of every array in the order of
 the call (a layout after a colon: C rows, F columns, X neither), ``out`` for an output given by the caller, and keyword
 parameters, tuples of ints also as ``2x2``. Recurrent networks need the input's shape and ``hidden`` only. The keys of tuning
-records are such texts, and parameters that a key leaves out have the operation's defaults. Keys of a layer that a library runs as
-one, such as ``linear`` with an activation, ``batch_norm_train`` or ``relu_grad``, name no call: of those some do not read.
+records are such texts, and parameters that a key leaves out have the operation's defaults. Some keys name no call and do not
+read: ``batch_norm_train``, ``relu_grad``, ``linear`` with an activation and a bias; nor does that of ``linalg.solve_triangular``
+with ``upper=False``, which it leaves out. That of ``linear`` without a bias has the weight transposed, and a square one reads as
+the weight of a call.
 """
 
 from __future__ import annotations
