@@ -142,7 +142,7 @@ def asked():
     return words
 
 
-def asked_for(words, tables, before, named, threads):
+def made_or_kept(words, tables, before, named, threads):
     """Yields the entries of the Problems of `tables`: those of `before` that the command keeps, and those that it measures."""
     begin, there = time.perf_counter(), before if words.new or words.again is not None else {}
     for table in tables.values():
@@ -184,7 +184,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopped = False
     try:
-        for entry in asked_for(words, tables, before, named, threads):
+        for entry in made_or_kept(words, tables, before, named, threads):
             entries.append(entry)
     except KeyboardInterrupt:  # what was measured is kept, and what was not reached stays as it was
         stopped = True
