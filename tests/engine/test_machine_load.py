@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain, repeat
+from dataclasses import replace
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import numpy as np
 import pytest
 
 from backline import _core, libraries
-from backline.engine.tuning import machine_load, measure, record_store
+from backline.engine.tuning import machine_load, measure, record_store, team_speedup
 from backline.engine.tuning.machine_load import Quietness, Reading, between, in_turn
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
+from backline.native import thread_team
 from backline.problems import Problem
 from backline.problems.op_registry import operations
 
@@ -87,9 +91,61 @@ def test_the_difference_of_two_readings(monkeypatch: pytest.MonkeyPatch) -> None
     (Quietness(1.0, 2, 2, load=6.5), "the load average was 6.5 on 2 processors"),
     (Quietness(1.0, 2, 2, others=0.0, load=6.5), ""),  # that was a minute ago
     (Quietness(1.0, 2, 2, spread=3.0), "samples spread over a factor of 3.0"),
+    (Quietness(1.0, 2, 2, speedup=1.3, most=2.0), "2 threads were 1.3 times as fast as one, not 2.0 times"),
+    (Quietness(1.0, 2, 2, speedup=1.5, most=2.0), ""),
+    (Quietness(1.0, 2, 2, speedup=1.0, most=1.1), ""),  # two threads of one core never bring more
+    (Quietness(1.0, 2, 2, most=2.0), ""),
 ])  # fmt: skip
 def test_what_disturbs(quietness: Quietness, reason: str) -> None:
     assert quietness.disturbed == reason
+
+
+@pytest.fixture
+def team(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the core measures of the team, one after the other; and nothing was measured before."""
+    found: list[float] = []
+    monkeypatch.setattr(team_speedup, "_most", {})
+    monkeypatch.setattr(thread_team, "name", lambda: "gomp")
+    monkeypatch.setattr(thread_team, "forked", lambda: False)
+    monkeypatch.setattr(_core, "team_speedup", lambda threads: found.pop(0))
+    return found
+
+
+def test_threads_are_compared_with_the_most_that_they_have_done(team: list[float]) -> None:
+    team[:] = [1.0, 1.1, 1.9, 1.1, 1.9, 2.6]
+    readings = [read(2) for _ in range(2)]
+    assert [r.speedup for r in readings] == [1.0, 1.1]
+    assert not between(*readings, 2).crowded  # nothing says that they can do more
+    readings = [read(2) for _ in range(4)]
+    assert team_speedup.most(2) == 2.0  # more is an error of measurement
+    assert [between(a, b, 2).crowded for a, b in pairwise(readings)] == [True, True, False]
+    assert between(readings[0], readings[1], 2).disturbed == "2 threads were 1.1 times as fast as one, not 2.0 times"
+    assert team_speedup.most(3) == 1.0
+
+
+@pytest.mark.parametrize(("threads", "name", "forked"), [(1, "gomp", False), (2, "", False), (2, "gomp", True)])
+def test_where_there_is_no_team_of_threads_nothing_is_measured(
+    threads: int, name: str, forked: bool, team: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_team, "name", lambda: name)
+    monkeypatch.setattr(thread_team, "forked", lambda: forked)
+    assert read(threads).speedup is None and team_speedup.most(threads) == 1.0
+    assert not between(read(threads), read(threads), threads).crowded
+
+
+def test_threads_on_one_processor_bring_nothing() -> None:
+    code = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+from backline import _core
+from backline.native import thread_team
+thread_team.bind()
+print(*(_core.team_speedup(threads) for threads in (2, 1, 0, -1)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    two, *ones = map(float, found.split())
+    assert 0 < two < 1.5, "they take turns there, whatever else runs"
+    assert all(one > 0 for one in ones)
 
 
 def test_one_candidate_that_varies_is_no_busy_machine() -> None:
@@ -161,7 +217,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
         # Two readings a try: seconds, own, busy. The clock of the readings has nothing to do with what is timed.
         readings = chain.from_iterable((Reading(0.0, 0.0, 0.0), Reading(1.0, 0.0, others)) for others in tries)
         following = chain(readings, repeat(None))
-        monkeypatch.setattr(machine_load, "read", lambda: next(following))
+        monkeypatch.setattr(machine_load, "read", lambda threads=1: next(following))
         monkeypatch.setattr(machine_load, "usable_cpus", lambda: (0, 1))
         monkeypatch.setattr(measure.time, "sleep", lambda seconds: pauses.append(seconds))
         return pauses
@@ -169,8 +225,8 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     return inject
 
 
-def square() -> Any:
-    a = np.ones((8, 8), np.float32)
+def square(n: int = 8) -> Any:
+    a = np.ones((n, n), np.float32)
     return operations["matmul"].build(a, a)
 
 
@@ -195,6 +251,33 @@ def test_that_ends_after_some_tries_and_the_record_says_so(two: list[Algorithm],
     assert set(record.medians) == {"fake.one@1", "fake.two@1"} and pauses.count(measure.PAUSE) == measure.TRIES - 1
     assert record_store.parse(record.line()) == record
     assert record.describe().endswith("2 algorithms, timed on a busy machine")
+
+
+@pytest.mark.parametrize(("speedups", "disturbed", "pauses"), [
+    ([2.0, 1.9], "", 0),
+    ([1.9, 1.0, 1.9, 1.9], "", 1),
+    ([1.0, 1.9, 1.9, 1.1], "2 threads were 1.1 times as fast as one, not 1.9 times", 1),
+])  # fmt: skip
+def test_threads_that_share_a_core_disturb(
+    speedups: list[float], disturbed: str, pauses: int, two: list[Algorithm], team: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team[:] = speedups
+    monkeypatch.setattr(machine_load, "read", lambda threads=1: Reading(0.0, 0.0, speedup=team_speedup.measured(threads)))
+    slept: list[float] = []
+    monkeypatch.setattr(measure.time, "sleep", slept.append)
+    record = measure.measure_problem(square(100), [two[0], replace(two[1], threads=2)], 2, budget=0.0)
+    assert (record.disturbed, slept.count(measure.PAUSE), team) == (disturbed, pauses, [])
+    assert bool(record.covered) == (not disturbed)
+
+
+@pytest.mark.parametrize(("size", "threads"), [(100, 1), (50, 2)])
+def test_what_needs_one_thread_does_not_ask_the_team(
+    size: int, threads: int, two: list[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(machine_load, "read", lambda threads=1: asked.append(threads) or Reading(0.0, 0.0))
+    measure.measure_problem(square(size), [two[0], replace(two[1], threads=threads)], 2, budget=0.0)
+    assert asked == [1, 1]
 
 
 def test_one_try_and_no_time_for_a_second(two: list[Algorithm], busy: Any) -> None:

@@ -14,6 +14,7 @@ namespace backline {
 int add_boundary(PyObject *module);
 int add_scope_state_type(PyObject *module);
 int add_team(PyObject *module);
+int add_team_speedup(PyObject *module);
 int add_thread_count_guard_type(PyObject *module);
 int add_rwlock_type(PyObject *module);
 int add_plan_types(PyObject *module);

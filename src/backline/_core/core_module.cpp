@@ -15,7 +15,8 @@ namespace {
 constexpr int (*kParts[])(PyObject *) = {add_boundary, add_scope_state_type, add_team, add_thread_count_guard_type,
                                          add_rwlock_type, add_plan_types, add_plan_template_type, add_sampled_plan_type,
                                          add_operation_types, add_memo, add_array_types, add_pool, add_services,
-                                         add_independent_jobs, add_ended_threads, add_processor_share, add_call_sampler_type};
+                                         add_independent_jobs, add_ended_threads, add_processor_share, add_call_sampler_type,
+                                         add_team_speedup};
 
 // Types and tables belong to the process: a program that removes modules from sys.modules and imports them again gets the same.
 int execute(PyObject *module) {

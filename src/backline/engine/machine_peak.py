@@ -144,10 +144,10 @@ def measure(step: Callable[[str], None] = lambda text: None, *, again: bool = Fa
     step("the machine's peak")
     # Libraries that a program is not to use have a part in what the machine can do, and so have algorithms of any determinism.
     with switches.scope({"only": (), "deterministic": False}):
-        before = machine_load.read()
+        before = machine_load.read(threads)
         times = {unit: _products(unit, threads) for unit in UNITS}
         times["copy"] = {COPY: _copies(threads)}
-        after = replace(machine_load.read(), switches=None)  # threads of one measurement interrupt each other
+        after = replace(machine_load.read(threads), switches=None)  # threads of one measurement interrupt each other
         disturbed = machine_load.between(before, after, threads).disturbed
     records = [
         stamped_key(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...processors import read_text, usable_cpus
+from . import team_speedup
 
 __all__ = ["Quietness", "Reading", "between", "in_turn", "read", "running", "spread", "used_by_others"]
 
@@ -23,6 +24,7 @@ SHORT = 0.1  # seconds below which counters of 10 ms say too little
 SWITCHES = 50.0  # times a second that a thread may be interrupted,
 FEW = 5  # where that happened more often than this
 SPREAD = 2.0  # typical median of the samples, as a multiple of the least
+SHARED = 0.7  # of the most that all threads have brought, below which some are taken to share a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Reading:
         Load average of the last minute.
     polite
         The part of `busy` of programs that have made way for others by their priority (nice); 0 where this one has, too.
+    speedup
+        How much more the threads of the team do in a time than one does.
     """
 
     at: float
@@ -52,6 +56,7 @@ class Reading:
     switches: int | None = None
     load: float | None = None
     polite: float | None = None
+    speedup: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class Quietness:
         Load average of the last minute, at the end.
     spread
         Typical median of the samples, as a multiple of the least; 1 where there are none.
+    speedup, most
+        How much more the threads did in a time than one, and the most that they have done.
 
     Examples
     --------
@@ -91,6 +98,13 @@ class Quietness:
     switches: int | None = None
     load: float | None = None
     spread: float = 1.0
+    speedup: float | None = None
+    most: float = 1.0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the threads get much less done than they have, as where two of them share a core."""
+        return self.speedup is not None and self.speedup < SHARED * self.most
 
     @property
     def disturbed(self) -> str:
@@ -108,6 +122,8 @@ class Quietness:
             reasons.append(f"the hypervisor took {100 * self.stolen:.0f} % of the time")
         if self.switches is not None and self.switches > max(FEW, SWITCHES * self.seconds):
             reasons.append(f"the measuring thread was interrupted {self.switches / self.seconds:.0f} times a second")
+        if self.crowded:
+            reasons.append(f"{self.threads} threads were {self.speedup:.1f} times as fast as one, not {self.most:.1f} times")
         if self.spread > SPREAD:
             reasons.append(f"samples spread over a factor of {self.spread:.1f}")
         return ", ".join(reasons)
@@ -117,14 +133,14 @@ def _processors(count: int) -> str:
     return f"{count} processor{'' if count == 1 else 's'}"
 
 
-def read() -> Reading:
-    """Returns the counters as they are now."""
+def read(threads: int = 1) -> Reading:
+    """Returns the counters as they are now, and for several threads how much more they do in a time than one."""
     ended = os.times()
     busy, stolen, polite = _of_processors(read_text("/proc/stat"), usable_cpus())
     load = read_text("/proc/loadavg").partition(" ")[0]
     return Reading(
         time.perf_counter(), time.process_time() + ended.children_user + ended.children_system, busy, stolen, _switches(),
-        float(load) if load else None, 0.0 if _polite() else polite,
+        float(load) if load else None, 0.0 if _polite() else polite, team_speedup.measured(threads),
     )  # fmt: skip
 
 
@@ -174,7 +190,9 @@ def between(before: Reading, after: Reading, threads: int, spread: float = 1.0) 
         stolen = max(after.stolen - before.stolen, 0.0) / seconds / processors
     if before.switches is not None and after.switches is not None:
         switches = max(after.switches - before.switches, 0)
-    return Quietness(seconds, threads, processors, others, stolen, switches, after.load, spread)
+    speedup = min((r.speedup for r in (before, after) if r.speedup is not None), default=None)
+    most = 1.0 if speedup is None else team_speedup.most(threads)
+    return Quietness(seconds, threads, processors, others, stolen, switches, after.load, spread, speedup, most)
 
 
 def used_by_others(before: Reading, after: Reading) -> float:

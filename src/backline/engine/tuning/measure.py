@@ -305,13 +305,13 @@ class _Run:
         given_up = [c for c in self.candidates if c.times]
         while True:
             tries -= 1
-            begin, before = time.perf_counter(), machine_load.read()
+            before, begin = self.load(), time.perf_counter()
             try:
                 self.time(begin + budget)
             finally:
                 samples = [c.times for c in self.candidates if c.rounds]
                 spread = machine_load.spread(samples)
-                self.disturbed = machine_load.between(before, machine_load.read(), self.threads, spread).disturbed
+                self.disturbed = machine_load.between(before, self.load(), self.threads, spread).disturbed
             now = time.perf_counter()
             if not self.disturbed or not tries or 2 * now - begin + PAUSE > self.limit:
                 return
@@ -319,6 +319,13 @@ class _Run:
             for c in self.candidates:
                 if all(c is not other for other in given_up):
                     c.forget()
+
+    def load(self) -> machine_load.Reading:
+        """The load of the machine, and what the team's threads bring where candidates use several."""
+        if self.kind or self.problem.flops < THREADED or all(c.algorithm.threads < 2 for c in self.candidates):
+            return machine_load.read()
+        self.settle(thread_team.name())
+        return machine_load.read(self.threads)
 
     def time(self, deadline: float) -> None:
         """Rounds over the candidates that are still in the running."""
