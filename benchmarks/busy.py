@@ -161,7 +161,10 @@ def measure(condition: str, pattern: str) -> None:
         if not re.search(pattern, label) or len(contestants) == 1:
             continue
         contestants["backline"]()
-        times = after_numpy(contestants) if condition == "after-numpy" else compare(contestants, seconds=SECONDS, rounds=7)
+        if condition == "after-numpy":
+            times = after_numpy(contestants)
+        else:
+            times = compare(contestants, seconds=SECONDS, rounds=7, quiet=condition == "quiet")
         contestants["backline"]()
         chosen = backline.explain().chosen
         table.add(label, times, f"{chosen.library} {chosen.name} x{chosen.threads}")

@@ -1,7 +1,8 @@
 """Times several ways of doing the same thing in one run, in turn.
 
 Every round shuffles the contestants. Before each one there is a pause, so that the spinning threads of the one before do not
-spoil it, and one or two calls that are not counted. The figure is the median over the rounds.
+spoil it, and one or two calls that are not counted. The figure is the median over the rounds. A round that began or ended while
+the threads got much less done than before, as where a hypervisor has two of them share a core, is made again.
 """
 
 from __future__ import annotations
@@ -33,29 +34,53 @@ def call(statement: str, **names: Any) -> Timer:
 Contestants = dict[str, Timer | Callable[[], Any]]
 
 
-def compare(contestants: Contestants, *, seconds: float = 0.02, rounds: int = 9) -> dict[str, float]:
+def compare(contestants: Contestants, *, seconds: float = 0.02, rounds: int = 9, quiet: bool = True) -> dict[str, float]:
     """Median seconds of a call for each contestant; `seconds` of calls a round, at least one call."""
-    return {name: statistics.median(t) for name, t in round_by_round(contestants, seconds=seconds, rounds=rounds).items()}
+    times = round_by_round(contestants, seconds=seconds, rounds=rounds, quiet=quiet)
+    return {name: statistics.median(t) for name, t in times.items()}
 
 
-def round_by_round(contestants: Contestants, *, seconds: float, rounds: int) -> dict[str, list[float]]:
-    """Seconds of a call in each round, for each contestant."""
+def round_by_round(contestants: Contestants, *, seconds: float, rounds: int, quiet: bool = True) -> dict[str, list[float]]:
+    """Seconds of a call in each round, for each contestant; where it is not `quiet` on purpose, no round is made again."""
     timers = {name: c if isinstance(c, Timer) else Timer(c) for name, c in contestants.items()}
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     started = time.perf_counter()
-    for done in range(rounds):
+    done = again = 0
+    before = quiet and share_a_core()
+    while done < rounds and not (done >= 5 and time.perf_counter() - started > 20):
         random.shuffle(order)
+        this: dict[str, float] = {}
         for name in order:
             time.sleep(PAUSE)
             once = timers[name].timeit(1)
             if once < 0.1:  # the first call may have planned, which the calls that count do not
                 once = timers[name].timeit(1)
             count = max(1, min(20000, int(seconds / max(once, 1e-6))))
-            times[name].append(timers[name].timeit(count) / count)
-        if done >= 4 and time.perf_counter() - started > 20:
-            break
+            this[name] = timers[name].timeit(count) / count
+        spoilt, before = before, quiet and share_a_core()
+        if (spoilt or before) and again < rounds:
+            again += 1
+            continue
+        done += 1
+        for name, taken in this.items():
+            times[name].append(taken)
+    made_again.append(again)
     return times
+
+
+made_again: list[int] = []  # rounds, by comparison
+
+
+def share_a_core() -> bool:
+    """Whether the threads get much less done than they have in this process."""
+    import backline
+    from backline.engine.tuning import machine_load
+
+    time.sleep(PAUSE)
+    threads = backline.get_num_threads()
+    now = machine_load.read(threads)
+    return machine_load.between(now, now, threads).crowded
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -112,7 +137,8 @@ class Table:
                 versions[module] = sys.modules[module].__version__
         content = {
             "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d"), "cpu": m.cpu.model,
-            "cores": m.physical_cores, "versions": {**versions, "numpy": np.__version__}, "summary": more, "rows": self.rows,
+            "cores": m.physical_cores, "versions": {**versions, "numpy": np.__version__}, "rounds_made_again": sum(made_again),
+            "summary": more, "rows": self.rows,
         }  # fmt: skip
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}.json"

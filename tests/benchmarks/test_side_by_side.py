@@ -1,0 +1,43 @@
+"""Which rounds of a comparison count."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "side_by_side.py"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("BACKLINE_CONFIG", "BACKLINE_TUNING"):  # which the script sets for its process
+        monkeypatch.setenv(name, "")
+    spec = importlib.util.spec_from_file_location("side_by_side", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "PAUSE", 0.0)
+    return module
+
+
+@pytest.mark.parametrize(("shared", "again"), [
+    ([False] * 4, 0),
+    ([False, True, False, False, False, False], 2),  # the rounds before and after that look
+    ([True] * 7, 3),  # as many as asked for: what lasts is how the machine is
+])  # fmt: skip
+def test_rounds_at_whose_ends_threads_share_a_core_are_made_again(
+    shared: list[bool], again: int, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list(shared)
+    monkeypatch.setattr(script, "share_a_core", lambda: looks.pop(0))
+    times = script.round_by_round({"one": lambda: None, "two": lambda: None}, seconds=0.0, rounds=3)
+    assert {name: len(t) for name, t in times.items()} == {"one": 3, "two": 3}
+    assert script.made_again == [again] and not looks
+
+
+def test_beside_other_work_no_round_is_made_again(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "share_a_core", lambda: pytest.fail("asked"))
+    assert len(script.round_by_round({"one": lambda: None}, seconds=0.0, rounds=2, quiet=False)["one"]) == 2
