@@ -129,6 +129,8 @@ def products(dtype: Any) -> Iterator[Call]:
     for turned in ("", "b"):
         for items, m, k, n in batches:
             yield product(dtype, m, k, n, items, turned=turned)
+    for (n,) in scattered(9, (20, 600)):
+        yield product(dtype, n, n, n)
     if dtype.kind == "f":
         yield from biased(dtype, 48)
 
@@ -149,13 +151,18 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
         keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
         sizes = (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024)
         more = [n for (n,) in scattered(5, (5, 400))] if op in SIZES_BETWEEN else []
-        for n in sorted({*sizes, *SIZES_BETWEEN.get(op, ()), *more}):
+        # Libraries begin to divide a matrix into blocks, or among threads, at sizes of their own.
+        odd = [n for (n,) in scattered(12, (6, 600))] if dtype.kind == "f" else []
+        for n in sorted({*sizes, *SIZES_BETWEEN.get(op, ()), *more, *odd}):
             yield op, arguments(op, n, dtype), keywords
         for items, n in ((1000, 6), (100, 32)):
             yield op, arguments(op, n, dtype, (items,)), keywords
         for items, n in scattered(7 if more else 0, (2, 500), (4, 90), most=1 << 12):
             yield op, arguments(op, n, dtype, (items,)), keywords
-    if dtype.kind == "f":  # many right-hand sides, which are a product's work
+    if dtype.kind == "f":
+        for (n,) in scattered(10, (4, 600)):  # one right-hand side, and
+            yield "linalg.solve", (np.empty((n, n), dtype), np.empty(n, dtype)), {}
+        # many, which are a product's work
         square, sides = np.empty((1024, 1024), dtype), np.empty((1024, 512), dtype)
         yield "linalg.solve_triangular", (square, sides), {"upper": False}
         yield "linalg.solve", (square, sides), {}
