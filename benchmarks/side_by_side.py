@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from timeit import Timer
 from typing import Any
@@ -24,6 +25,7 @@ os.environ["BACKLINE_CONFIG"] = os.environ["BACKLINE_TUNING"] = ""
 
 RESULTS = Path(__file__).parent / "results"
 PAUSE = 0.15  # NumPy's OpenBLAS spins for 2^28 cycles after a call, which is 0.11 s at 2.4 GHz
+made_again: list[int] = []  # rounds, by comparison, since a table was saved
 
 
 def call(statement: str, **names: Any) -> Timer:
@@ -69,17 +71,16 @@ def round_by_round(contestants: Contestants, *, seconds: float, rounds: int, qui
     return times
 
 
-made_again: list[int] = []  # rounds, by comparison
-
-
 def share_a_core() -> bool:
     """Whether the threads get much less done than they have in this process."""
     import backline
-    from backline.engine.tuning import machine_load
+    from backline.engine.tuning import machine_load, team_speedup
 
-    time.sleep(PAUSE)
     threads = backline.get_num_threads()
-    now = machine_load.read(threads)
+    if not team_speedup.available(threads):
+        return False
+    time.sleep(PAUSE)
+    now = replace(machine_load.read(), speedup=team_speedup.measured(threads))
     return machine_load.between(now, now, threads).crowded
 
 
@@ -137,9 +138,10 @@ class Table:
                 versions[module] = sys.modules[module].__version__
         content = {
             "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d"), "cpu": m.cpu.model,
-            "cores": m.physical_cores, "versions": {**versions, "numpy": np.__version__}, "rounds_made_again": sum(made_again),
-            "summary": more, "rows": self.rows,
+            "cores": m.physical_cores, "versions": {**versions, "numpy": np.__version__}, "summary": more,
+            **({"rounds_made_again": sum(made_again)} if made_again else {}), "rows": self.rows,
         }  # fmt: skip
+        made_again.clear()  # the next table has its own
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}.json"
         path.write_text(json.dumps(content, indent=1, default=str) + "\n")

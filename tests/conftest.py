@@ -147,7 +147,7 @@ def _quiet_machine(request: pytest.FixtureRequest) -> Generator[None, None, None
     _core.share_processors(None, None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine_load, "read", lambda threads=1: machine_load.Reading(time.perf_counter(), 0.0))
+        patch.setattr(machine_load, "read", lambda: machine_load.Reading(time.perf_counter(), 0.0))
         patch.setattr(machine_load, "spread", lambda samples: 1.0)
         yield
 

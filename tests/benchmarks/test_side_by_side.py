@@ -31,11 +31,16 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_rounds_at_whose_ends_threads_share_a_core_are_made_again(
     shared: list[bool], again: int, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = list(shared)
+    looks, number = list(shared), iter(range(100))
     monkeypatch.setattr(script, "share_a_core", lambda: looks.pop(0))
-    times = script.round_by_round({"one": lambda: None, "two": lambda: None}, seconds=0.0, rounds=3)
-    assert {name: len(t) for name, t in times.items()} == {"one": 3, "two": 3}
+
+    class Numbered(script.Timer):  # a round's time is its number
+        def timeit(self, count: int = 1) -> float:
+            return 1.0 + next(number) // 2  # the call before counts, too
+
+    times = script.round_by_round({"one": Numbered()}, seconds=0.0, rounds=3)["one"]
     assert script.made_again == [again] and not looks
+    assert times == [1.0 + n for n in range(again + 3) if again == 3 <= n or not shared[n] | shared[n + 1]]
 
 
 def test_beside_other_work_no_round_is_made_again(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_bench_as_text_and_with_filters() -> None:
 
 def test_bench_says_once_that_the_machine_was_busy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     moments = itertools.count(1)
-    monkeypatch.setattr(machine_load, "read", lambda threads=1: machine_load.Reading(at := float(next(moments)), 0.0, busy=9 * at))
+    monkeypatch.setattr(machine_load, "read", lambda: machine_load.Reading(at := float(next(moments)), 0.0, busy=9 * at))
     texts = ["matmul f32 8x8 8x8", "matmul f32 9x9 9x9"]
     bench(texts, None, None, None, None, 0.0, every=False, json=False)
     *_, last = (out := capsys.readouterr().out).splitlines()

@@ -104,33 +104,49 @@ def test_what_disturbs(quietness: Quietness, reason: str) -> None:
 def team(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the core measures of the team, one after the other; and nothing was measured before."""
     found: list[float] = []
+    monkeypatch.setattr(team_speedup, "_last", {})
     monkeypatch.setattr(team_speedup, "_most", {})
+    monkeypatch.setattr(team_speedup, "usable_cpus", lambda: (0, 1, 2))
     monkeypatch.setattr(thread_team, "name", lambda: "gomp")
     monkeypatch.setattr(thread_team, "forked", lambda: False)
     monkeypatch.setattr(_core, "team_speedup", lambda threads: found.pop(0))
     return found
 
 
+def of_the_team(threads: int = 2) -> Reading:
+    return Reading(0.0, 0.0, speedup=team_speedup.measured(threads))
+
+
 def test_threads_are_compared_with_the_most_that_they_have_done(team: list[float]) -> None:
-    team[:] = [1.0, 1.1, 1.9, 1.1, 1.9, 2.6]
-    readings = [read(2) for _ in range(2)]
-    assert [r.speedup for r in readings] == [1.0, 1.1]
-    assert not between(*readings, 2).crowded  # nothing says that they can do more
-    readings = [read(2) for _ in range(4)]
+    team[:] = [1.0, 1.1]
+    assert not between(of_the_team(), of_the_team(), 2).crowded  # nothing says that they can do more
+    team[:] = [1.9, 1.1]
+    assert not between(of_the_team(), of_the_team(), 2).crowded  # one reading may be wrong
+    team[:] = [2.6, 2.7, 1.1, 1.9]
+    readings = [of_the_team() for _ in range(4)]
     assert team_speedup.most(2) == 2.0  # more is an error of measurement
-    assert [between(a, b, 2).crowded for a, b in pairwise(readings)] == [True, True, False]
-    assert between(readings[0], readings[1], 2).disturbed == "2 threads were 1.1 times as fast as one, not 2.0 times"
+    assert [between(a, b, 2).crowded for a, b in pairwise(readings)] == [False, True, True]
+    assert between(readings[2], readings[3], 2).disturbed == "2 threads were 1.1 times as fast as one, not 2.0 times"
     assert team_speedup.most(3) == 1.0
 
 
-@pytest.mark.parametrize(("threads", "name", "forked"), [(1, "gomp", False), (2, "", False), (2, "gomp", True)])
-def test_where_there_is_no_team_of_threads_nothing_is_measured(
+@pytest.mark.parametrize(("threads", "name", "forked"), [(1, "gomp", False), (2, "", False), (2, "gomp", True), (4, "gomp", False)])
+def test_where_there_is_no_team_with_a_processor_for_each_nothing_is_measured(
     threads: int, name: str, forked: bool, team: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_team, "name", lambda: name)
     monkeypatch.setattr(thread_team, "forked", lambda: forked)
-    assert read(threads).speedup is None and team_speedup.most(threads) == 1.0
-    assert not between(read(threads), read(threads), threads).crowded
+    assert not team_speedup.available(threads)
+    assert team_speedup.measured(threads) is None and team_speedup.most(threads) == 1.0
+    assert not between(of_the_team(threads), of_the_team(threads), threads).crowded
+
+
+def test_threads_that_cannot_be_started_are_not_measured(team: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(threads: int) -> float:
+        raise RuntimeError("a call on 2 threads cannot run")
+
+    monkeypatch.setattr(_core, "team_speedup", refuse)
+    assert team_speedup.available(2) and team_speedup.measured(2) is None
 
 
 def test_threads_on_one_processor_bring_nothing() -> None:
@@ -217,7 +233,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
         # Two readings a try: seconds, own, busy. The clock of the readings has nothing to do with what is timed.
         readings = chain.from_iterable((Reading(0.0, 0.0, 0.0), Reading(1.0, 0.0, others)) for others in tries)
         following = chain(readings, repeat(None))
-        monkeypatch.setattr(machine_load, "read", lambda threads=1: next(following))
+        monkeypatch.setattr(machine_load, "read", lambda: next(following))
         monkeypatch.setattr(machine_load, "usable_cpus", lambda: (0, 1))
         monkeypatch.setattr(measure.time, "sleep", lambda seconds: pauses.append(seconds))
         return pauses
@@ -261,8 +277,9 @@ def test_that_ends_after_some_tries_and_the_record_says_so(two: list[Algorithm],
 def test_threads_that_share_a_core_disturb(
     speedups: list[float], disturbed: str, pauses: int, two: list[Algorithm], team: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    team[:] = [1.9, 1.9]
+    of_the_team(), of_the_team()
     team[:] = speedups
-    monkeypatch.setattr(machine_load, "read", lambda threads=1: Reading(0.0, 0.0, speedup=team_speedup.measured(threads)))
     slept: list[float] = []
     monkeypatch.setattr(measure.time, "sleep", slept.append)
     record = measure.measure_problem(square(100), [two[0], replace(two[1], threads=2)], 2, budget=0.0)
@@ -271,13 +288,21 @@ def test_threads_that_share_a_core_disturb(
 
 
 @pytest.mark.parametrize(("size", "threads"), [(100, 1), (50, 2)])
-def test_what_needs_one_thread_does_not_ask_the_team(
-    size: int, threads: int, two: list[Algorithm], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(machine_load, "read", lambda threads=1: asked.append(threads) or Reading(0.0, 0.0))
-    measure.measure_problem(square(size), [two[0], replace(two[1], threads=threads)], 2, budget=0.0)
-    assert asked == [1, 1]
+def test_what_needs_one_thread_does_not_ask_the_team(size: int, threads: int, two: list[Algorithm], team: list[float]) -> None:
+    record = measure.measure_problem(square(size), [two[0], replace(two[1], threads=threads)], 2, budget=0.0)
+    assert len(record.medians) == 2 and team == []
+
+
+def test_the_counters_are_read_before_the_team_is_asked(two: list[Algorithm], team: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for threads to stop spinning is no part of what was timed."""
+    seen: list[str] = []
+    monkeypatch.setattr(measure._Run, "time", lambda self, deadline: seen.append("time"))
+    monkeypatch.setattr(measure.time, "sleep", lambda seconds: seen.append("sleep"))
+    monkeypatch.setattr(machine_load, "read", lambda: seen.append("read") or Reading(0.0, 0.0))
+    monkeypatch.setattr(_core, "team_speedup", lambda threads: seen.append("team") or 2.0)
+    measure.measure_problem(square(100), [two[0], replace(two[1], threads=2)], 2, budget=0.0)
+    assert [name for name in seen if name != "sleep"] == ["team", "read", "time", "read", "team"]
+    assert "sleep" not in seen[seen.index("read") : len(seen) - 1 - seen[::-1].index("read")]
 
 
 def test_one_try_and_no_time_for_a_second(two: list[Algorithm], busy: Any) -> None:

@@ -141,7 +141,7 @@ def test_what_is_missing_is_not_called_not_loaded(script: str) -> None:
 
 def test_on_a_busy_machine_all_is_timed_twice_and_that_is_said(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = count(1)
-    monkeypatch.setattr(machine_load, "read", lambda threads=1: machine_load.Reading(at := float(next(moments)), 0.0, busy=4 * at))
+    monkeypatch.setattr(machine_load, "read", lambda: machine_load.Reading(at := float(next(moments)), 0.0, busy=4 * at))
     given: list[str] = []
     real = measure.measure_problem
 

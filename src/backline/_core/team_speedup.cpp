@@ -46,7 +46,7 @@ struct Together {
 
     Times timed(int index) {
         const auto begin = Clock::now();
-        sum += work(uint64_t(index));
+        sum += work(sum + uint64_t(index));  // other numbers each time, so that no call is left out
         return {begin, Clock::now()};
     }
 };

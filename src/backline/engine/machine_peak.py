@@ -24,7 +24,7 @@ from ..problems import Problem, short
 from . import ranking
 from .choose import eligible, prepared
 from .effective_precision import FINENESS
-from .tuning import machine_load, record_store, sample_operands
+from .tuning import machine_load, record_store, sample_operands, team_speedup
 from .tuning.record import TuningRecord
 from .tuning.stamp import stamped_key
 
@@ -144,10 +144,11 @@ def measure(step: Callable[[str], None] = lambda text: None, *, again: bool = Fa
     step("the machine's peak")
     # Libraries that a program is not to use have a part in what the machine can do, and so have algorithms of any determinism.
     with switches.scope({"only": (), "deterministic": False}):
-        before = machine_load.read(threads)
+        before = replace(machine_load.read(), speedup=team_speedup.measured(threads))
         times = {unit: _products(unit, threads) for unit in UNITS}
         times["copy"] = {COPY: _copies(threads)}
-        after = replace(machine_load.read(threads), switches=None)  # threads of one measurement interrupt each other
+        # Threads of one measurement interrupt each other.
+        after = replace(machine_load.read(), switches=None, speedup=team_speedup.measured(threads))
         disturbed = machine_load.between(before, after, threads).disturbed
     records = [
         stamped_key(

@@ -160,9 +160,9 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
         for items, n in scattered(7 if more else 0, (2, 500), (4, 90), most=1 << 12):
             yield op, arguments(op, n, dtype, (items,)), keywords
     if dtype.kind == "f":
-        for (n,) in scattered(10, (4, 600)):  # one right-hand side, and
+        for (n,) in scattered(10, (4, 600)):  # one right-hand side
             yield "linalg.solve", (np.empty((n, n), dtype), np.empty(n, dtype)), {}
-        # many, which are a product's work
+        # Many, which are a product's work.
         square, sides = np.empty((1024, 1024), dtype), np.empty((1024, 512), dtype)
         yield "linalg.solve_triangular", (square, sides), {"upper": False}
         yield "linalg.solve", (square, sides), {}

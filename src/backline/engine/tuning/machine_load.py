@@ -46,7 +46,7 @@ class Reading:
     polite
         The part of `busy` of programs that have made way for others by their priority (nice); 0 where this one has, too.
     speedup
-        How much more the threads of the team do in a time than one does.
+        How much more the threads of the team do in a time than one does: not a counter, but measured by `team_speedup`.
     """
 
     at: float
@@ -133,14 +133,14 @@ def _processors(count: int) -> str:
     return f"{count} processor{'' if count == 1 else 's'}"
 
 
-def read(threads: int = 1) -> Reading:
-    """Returns the counters as they are now, and for several threads how much more they do in a time than one."""
+def read() -> Reading:
+    """Returns the counters as they are now."""
     ended = os.times()
     busy, stolen, polite = _of_processors(read_text("/proc/stat"), usable_cpus())
     load = read_text("/proc/loadavg").partition(" ")[0]
     return Reading(
         time.perf_counter(), time.process_time() + ended.children_user + ended.children_system, busy, stolen, _switches(),
-        float(load) if load else None, 0.0 if _polite() else polite, team_speedup.measured(threads),
+        float(load) if load else None, 0.0 if _polite() else polite,
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from ...libraries.base import NULL_PLANNER, Algorithm, Planner, RefusedForNow, p
 from ...native import machine, thread_team
 from ...problems import Problem
 from .. import accuracy
-from . import coverage, machine_load, record_store, sample_operands
+from . import coverage, machine_load, record_store, sample_operands, team_speedup
 from .record import TuningRecord
 from .stamp import stamped
 
@@ -305,13 +305,16 @@ class _Run:
         given_up = [c for c in self.candidates if c.times]
         while True:
             tries -= 1
-            before, begin = self.load(), time.perf_counter()
+            speedup = self.speedup()
+            begin, before = time.perf_counter(), replace(machine_load.read(), speedup=speedup)
             try:
                 self.time(begin + budget)
             finally:
-                samples = [c.times for c in self.candidates if c.rounds]
-                spread = machine_load.spread(samples)
-                self.disturbed = machine_load.between(before, self.load(), self.threads, spread).disturbed
+                after = machine_load.read()  # before anything sleeps: only what was timed counts
+                spread = machine_load.spread([c.times for c in self.candidates if c.rounds])
+                self.disturbed = machine_load.between(before, after, self.threads, spread).disturbed
+            after = replace(after, speedup=self.speedup())
+            self.disturbed = machine_load.between(before, after, self.threads, spread).disturbed
             now = time.perf_counter()
             if not self.disturbed or not tries or 2 * now - begin + PAUSE > self.limit:
                 return
@@ -320,12 +323,13 @@ class _Run:
                 if all(c is not other for other in given_up):
                     c.forget()
 
-    def load(self) -> machine_load.Reading:
-        """The load of the machine, and what the team's threads bring where candidates use several."""
-        if self.kind or self.problem.flops < THREADED or all(c.algorithm.threads < 2 for c in self.candidates):
-            return machine_load.read()
+    def speedup(self) -> float | None:
+        """What the threads of the team bring now, where candidates use several; None where none does."""
+        several = self.kind is None and self.problem.flops >= THREADED and any(c.algorithm.threads > 1 for c in self.candidates)
+        if not several or not team_speedup.available(self.threads):
+            return None
         self.settle(thread_team.name())
-        return machine_load.read(self.threads)
+        return team_speedup.measured(self.threads)
 
     def time(self, deadline: float) -> None:
         """Rounds over the candidates that are still in the running."""
