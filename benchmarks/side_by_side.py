@@ -72,7 +72,7 @@ def round_by_round(contestants: Contestants, *, seconds: float, rounds: int, qui
 
 
 def share_a_core() -> bool:
-    """Whether the threads get much less done than they have in this process."""
+    """Returns whether the threads get much less done than they have in this process."""
     import backline
     from backline.engine.tuning import machine_load, team_speedup
 

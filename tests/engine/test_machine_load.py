@@ -102,7 +102,7 @@ def test_what_disturbs(quietness: Quietness, reason: str) -> None:
 
 @pytest.fixture
 def team(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the core measures of the team, one after the other; and nothing was measured before."""
+    """Gives what the core measures of the team, one after the other; nothing was measured before."""
     found: list[float] = []
     monkeypatch.setattr(team_speedup, "_last", {})
     monkeypatch.setattr(team_speedup, "_most", {})
@@ -294,7 +294,7 @@ def test_what_needs_one_thread_does_not_ask_the_team(size: int, threads: int, tw
 
 
 def test_the_counters_are_read_before_the_team_is_asked(two: list[Algorithm], team: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for threads to stop spinning is no part of what was timed."""
+    """The time in which threads stop spinning is no part of what was timed."""
     seen: list[str] = []
     monkeypatch.setattr(measure._Run, "time", lambda self, deadline: seen.append("time"))
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: seen.append("sleep"))

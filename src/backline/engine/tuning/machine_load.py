@@ -103,7 +103,7 @@ class Quietness:
 
     @property
     def crowded(self) -> bool:
-        """Whether the threads get much less done than they have, as where two of them share a core."""
+        """True if the threads get much less done than they have, as where two of them share a core."""
         return self.speedup is not None and self.speedup < SHARED * self.most
 
     @property

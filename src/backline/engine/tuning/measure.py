@@ -324,7 +324,7 @@ class _Run:
                     c.forget()
 
     def speedup(self) -> float | None:
-        """What the threads of the team bring now, where candidates use several; None where none does."""
+        """Returns what the threads of the team bring now, where candidates use several; None where none does."""
         several = self.kind is None and self.problem.flops >= THREADED and any(c.algorithm.threads > 1 for c in self.candidates)
         if not several or not team_speedup.available(self.threads):
             return None
