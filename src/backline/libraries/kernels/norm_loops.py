@@ -29,7 +29,7 @@ HALVES = ("float16", "bfloat16")
 PART = 1 << 14  # elements of one result that an item takes, where threads are worth while
 SHARE = 1 << 12  # elements of an item of several results
 # Below so many elements, threads and the release of the GIL cost more than they bring.
-THREADED, SMALL_ELEMENTS = 1 << 17, 1 << 14
+THREADED, SMALL_ELEMENTS = 3 << 15, 1 << 14
 COLUMNS, BLOCK = 4, 64  # results side by side that are worth computing at once, and those of an item
 COUNT, SUM, SQUARES, LARGEST, SMALLEST, OTHER, CUBES, FOURTHS, TOTAL = range(9)  # in the order of norms.cpp
 KINDS = {0.0: COUNT, 1.0: SUM, 2.0: SQUARES, math.inf: LARGEST, -math.inf: SMALLEST}
