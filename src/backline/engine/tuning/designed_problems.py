@@ -152,7 +152,7 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
         sizes = (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024)
         more = [n for (n,) in scattered(5, (5, 400))] if op in SIZES_BETWEEN else []
         # Libraries begin to divide a matrix into blocks, or among threads, at sizes of their own.
-        odd = [n for (n,) in scattered(12, (6, 600))] if dtype.kind == "f" else []
+        odd = [n for (n,) in scattered(24, (6, 600))] if dtype.kind == "f" else []
         for n in sorted({*sizes, *SIZES_BETWEEN.get(op, ()), *more, *odd}):
             yield op, arguments(op, n, dtype), keywords
         for items, n in ((1000, 6), (100, 32)):
@@ -280,7 +280,8 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes += [(shape, (1,)) for shape in scattered(36, (2, 64), (8, 20000))]
     # Most have a prime factor above 13, half one above 47: which library is the fastest depends on it, and on the axis it is of.
     shapes += [(shape, None) for shape in (*scattered(24, (100, 460), (100, 460)), *scattered(12, (18, 64), (18, 64), (18, 64)))]
-    shapes += [(shape, None) for shape in (*scattered(8, (15000, 60000)), *scattered(16, (100000, 450000)))]
+    lines = *scattered(24, (1500, 15000)), *scattered(8, (15000, 60000)), *scattered(16, (100000, 450000))
+    shapes += [(shape, None) for shape in lines]
     shapes += [(shape, (1,)) for shape in scattered(16, (30, 110), (280, 900))]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
