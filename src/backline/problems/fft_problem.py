@@ -18,7 +18,7 @@ __all__ = ["FftProblem", "largest_factor"]
 SMOOTH = 13  # largest prime factor of the lengths that libraries have kernels for
 # Other lengths are told apart by their largest prime factor: libraries compute those by definition or by a convolution, each from
 # another one on.
-LARGEST_FACTORS = 31, 47, 100
+LARGEST_FACTORS = 19, 31, 47, 100, 300
 FEW = 5  # times a prime: an odd length of so much is transformed like the prime
 SHORT, SHORT_BESIDE = 128, 256  # points up to which a convolution in float32 loses few digits, and beside another axis
 
