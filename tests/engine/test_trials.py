@@ -193,7 +193,7 @@ def test_what_uses_all_processors_is_not_tried_beside_other_programs(several: Ma
 
 @pytest.mark.parametrize("sharing", [False, True])
 def test_threads_that_share_a_core_lose_nothing(sharing: bool, several: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What several threads of the team take then says nothing; one look holds for a while, and counts as a cost."""
+    """Times of several threads of the team say nothing then; one look holds for a while, and counts as a cost."""
     monkeypatch.setattr(trials, "LOOKS", 1e9)
     monkeypatch.setattr(trials, "_looks", {})
     looks: list[int] = []
