@@ -96,7 +96,7 @@ class Trials:
                 self._list()
             self._go_on(sampled)
         finally:
-            if costs.steps == steps:  # nothing was listed or prepared, which is counted by itself
+            if costs.steps == steps:  # nothing was looked at, listed or prepared, which is counted by itself
                 costs.took("timing", clock() - begin)
             learner.lock.release()
         if learner.changed and learned_records.due() and costs.room(learner.overhead) >= costs.writing:
@@ -125,7 +125,7 @@ class Trials:
                 if not learner.trial:
                     self.trial = "", None
                 break
-            if self.trial[0] != key and self._crowded(self.known.algorithms[key]):
+            if self.trial[0] != key and self._beside_others(self.known.algorithms[key]):
                 learner.puts_off(key)
                 continue
             try:
@@ -152,7 +152,7 @@ class Trials:
             costs.took("looking", clock() - begin)
         return found
 
-    def _crowded(self, algorithm: Algorithm) -> bool:
+    def _beside_others(self, algorithm: Algorithm) -> bool:
         """Tells whether other programs have had the processors lately: what uses several may take many times as long then."""
         if algorithm.threads == 1 or self.known.before is None:
             return False
