@@ -130,13 +130,6 @@ def test_threads_are_compared_with_the_most_that_they_have_done(team: list[float
     assert team_speedup.most(3) == 1.0
 
 
-def test_one_look_is_compared_with_the_looks_before(team: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    team[:] = [1.9, 1.8, 1.3, 1.2]
-    assert [machine_load.crowded(2) for _ in range(4)] == [False, False, False, True]
-    monkeypatch.setattr(thread_team, "forked", lambda: True)
-    assert not machine_load.crowded(2)
-
-
 @pytest.mark.parametrize(("threads", "name", "forked"), [(1, "gomp", False), (2, "", False), (2, "gomp", True), (4, "gomp", False)])
 def test_where_there_is_no_team_with_a_processor_for_each_nothing_is_measured(
     threads: int, name: str, forked: bool, team: list[float], monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,6 @@ from backline.engine.tuning import online as tuning_online
 from backline.engine.tuning.record import TuningRecord
 from backline.errors import BadType, BadValue
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
-from backline.native import thread_team
 from backline.problems import Problem
 from processes import started
 from support import clean, python
@@ -189,25 +188,6 @@ def test_what_uses_all_processors_is_not_tried_beside_other_programs(several: Ma
     with online():
         calls(500)
     assert library.ran[-1] == "all"
-
-
-@pytest.mark.parametrize("sharing", [False, True])
-def test_threads_that_share_a_core_lose_nothing(sharing: bool, several: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times of several threads of the team say nothing then; one look holds for a while, and counts as a cost."""
-    monkeypatch.setattr(trials, "LOOKS", 1e9)
-    monkeypatch.setattr(trials, "_looks", {})
-    looks: list[int] = []
-    monkeypatch.setattr(machine_load, "crowded", lambda threads: looks.append(threads) or sharing)
-    thread_team.bind()
-    several({"all": {"threads": 2, "scaled": True, "pool": thread_team.name()}}, slow=3e-3, all=4e-3)
-    steps = learned_records.costs.steps
-    with online():
-        calls(60, np.ones((90, 90)))
-    (one,) = learned_records.every()
-    tried = one.learner.tried["several.all@n"]
-    assert looks == [2] and learned_records.costs.steps > steps
-    assert one.learner.choice == "several.slow@1"
-    assert (tried.verdict, not tried.times) == (("unclear", True) if sharing else ("lost", False))
 
 
 @pytest.mark.parametrize("chosen", ["several", "numpy"])

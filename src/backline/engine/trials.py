@@ -7,7 +7,6 @@ prepared here, as any choice is, and its result is what the caller gets.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,6 @@ from typing import Any
 from .. import _core, libraries, switches
 from ..errors import BacklineError
 from ..libraries.base import BORROWED, Algorithm
-from ..native import thread_team
 from ..problems import Problem
 from . import choose, effective_precision, eligibility, policy, ranking, verbose_scopes
 from .choice import Candidate, Choice
@@ -29,7 +27,6 @@ __all__ = ["Trials", "watched"]
 FIRST = 2  # the first call that is timed: the one before it does what is done once
 IDLE = 0.1  # part of a call on one thread that this thread may not run,
 LEAST = 2e-6  # or so many seconds of it
-LOOKS = 0.05  # seconds from one look whether threads share a core to the next, at least
 LOADING = 0.15  # seconds that are expected for loading the libraries that were not needed so far
 
 clock = time.perf_counter
@@ -90,13 +87,13 @@ class Trials:
             else:
                 seconds = wall * 1e-9
                 contended = _contended(algorithm, self.problem, seconds)
-                disturbed = _disturbed(algorithm, seconds, cpu * 1e-9, interruptions) or self._shares_a_core(algorithm)
+                disturbed = _disturbed(algorithm, seconds, cpu * 1e-9, interruptions)
                 learner.note(algorithm.key, calls, seconds, disturbed=disturbed, contended=contended)
             if learner.lists():
                 self._list()
             self._go_on(sampled)
         finally:
-            if costs.steps == steps:  # nothing was looked at, listed or prepared, which is counted by itself
+            if costs.steps == steps:  # nothing was listed or prepared, which is counted by itself
                 costs.took("timing", clock() - begin)
             learner.lock.release()
         if learner.changed and learned_records.due() and costs.room(learner.overhead) >= costs.writing:
@@ -125,7 +122,7 @@ class Trials:
                 if not learner.trial:
                     self.trial = "", None
                 break
-            if self.trial[0] != key and self._beside_others(self.known.algorithms[key]):
+            if self.trial[0] != key and self._crowded(self.known.algorithms[key]):
                 learner.puts_off(key)
                 continue
             try:
@@ -137,22 +134,7 @@ class Trials:
                 learner.fails(key)
         sampled.time_after(after)
 
-    def _shares_a_core(self, algorithm: Algorithm) -> bool:
-        """Tells whether threads of the team shared a core lately, during a trial: they are no faster than one then."""
-        learner, costs = self.known.learner, learned_records.costs
-        if algorithm.threads == 1 or algorithm.pool != thread_team.name() or self.problem.flops < THREADED or not learner.trial:
-            return False
-        begin = clock()
-        at, found = _looks.get(algorithm.threads, (-math.inf, False))
-        if begin - at >= LOOKS:
-            if costs.room(learner.overhead) < costs.looking:
-                return False
-            found = machine_load.crowded(algorithm.threads)
-            _looks[algorithm.threads] = clock(), found
-            costs.took("looking", clock() - begin)
-        return found
-
-    def _beside_others(self, algorithm: Algorithm) -> bool:
+    def _crowded(self, algorithm: Algorithm) -> bool:
         """Tells whether other programs have had the processors lately: what uses several may take many times as long then."""
         if algorithm.threads == 1 or self.known.before is None:
             return False
@@ -237,7 +219,6 @@ def _rivals(candidates: list[Candidate], chosen: Algorithm | None, snapshot: Any
 # Disturbed calls ------------------------------------------------------------------------------------------------------------
 
 _ran: dict[str, float] = {}  # thread pool -> when a timed call of it ended
-_looks: dict[int, tuple[float, bool]] = {}  # number of threads -> when it was looked whether they share a core, and if they did
 
 
 def _disturbed(algorithm: Algorithm, seconds: float, cpu: float, interruptions: int) -> bool:

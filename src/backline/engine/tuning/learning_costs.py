@@ -44,10 +44,9 @@ class Costs:
         Seconds that trials are expected to cost whose calls have not come yet; they count as if they had been spent.
     steps
         How many steps that are told below have been counted.
-    timing, looking, preparing, listing, writing
-        Seconds to time a call and decide what the next one runs, to look whether threads share a core, to prepare an algorithm,
-        to list the candidates of a Problem, to write records: what they took lately. What is not in the caches when it is wanted
-        takes many times as long.
+    timing, preparing, listing, writing
+        Seconds to time a call and decide what the next one runs, to prepare an algorithm, to list the candidates of a Problem, to
+        write records: what they took lately. What is not in the caches when it is wanted takes many times as long.
 
     Examples
     --------
@@ -64,7 +63,6 @@ class Costs:
     planned: float = 0.0
     steps: int = 0
     timing: float = 2e-5
-    looking: float = 3e-4
     preparing: float = 0.0002
     listing: float = 0.001
     writing: float = 0.1

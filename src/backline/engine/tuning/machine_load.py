@@ -16,7 +16,7 @@ from functools import lru_cache
 from ...processors import read_text, usable_cpus
 from . import team_speedup
 
-__all__ = ["Quietness", "Reading", "between", "crowded", "in_turn", "read", "running", "spread", "used_by_others"]
+__all__ = ["Quietness", "Reading", "between", "in_turn", "read", "running", "spread", "used_by_others"]
 
 TAKEN = 0.1  # part of the processors asked for that other programs and the hypervisor may take
 STOLEN = 0.05  # part of the time of all processors that the hypervisor may take
@@ -193,12 +193,6 @@ def between(before: Reading, after: Reading, threads: int, spread: float = 1.0) 
     speedup = min((r.speedup for r in (before, after) if r.speedup is not None), default=None)
     most = 1.0 if speedup is None else team_speedup.most(threads)
     return Quietness(seconds, threads, processors, others, stolen, switches, after.load, spread, speedup, most)
-
-
-def crowded(threads: int) -> bool:
-    """Tells whether some of so many threads of the team share a core, which takes 0.2 ms; False where there are none."""
-    speedup = team_speedup.measured(threads)
-    return Quietness(0.0, threads, len(usable_cpus()), speedup=speedup, most=team_speedup.most(threads)).crowded
 
 
 def used_by_others(before: Reading, after: Reading) -> float:
