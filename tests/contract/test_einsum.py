@@ -141,6 +141,8 @@ EQUATIONS = [
 def test_usual_equations(dtype: str, rng: np.random.Generator) -> None:
     for equation, *shapes in EQUATIONS:
         operands = [random_array(rng, shape, dtype_of(dtype)) for shape in shapes]
+        if dtype == "float16":
+            operands = [x / np.float16(4) for x in operands]  # no product of four is beyond its range
         if dtype in OTHERS and np.dtype(dtype).kind in "fc":
             np.testing.assert_allclose(np.asarray(einsum(equation, *operands)), exact(equation, *operands), rtol=1e-15, atol=1e-15)
         else:

@@ -24,7 +24,7 @@ def test_every_layout_at_the_edge_of_memory(family: str) -> None:
     lines = done.stdout.splitlines()
     told = [f"{case}\n  {line}" for case, line in pairwise(lines) if line.startswith("WRONG")]
     assert done.returncode == 0, "\n".join((*told, *lines[-1:], done.stderr[-2000:]))
-    assert len(lines) > 500
+    assert len(lines) > 400  # with the fewest libraries
 
 
 @pytest.mark.parametrize("role", range(3))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from backline import libraries
 from stand_ins import compiled
 from support import need, python
 
@@ -18,8 +19,7 @@ warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
 a, small, long = rng.random((500, 500)), rng.random((8, 8)), rng.random(12000)
 def right():
-    ok = np.allclose(backline.mm(a, a), np.einsum("ij,jk->ik", a[:3], a), rtol=1e-9) if False else True
-    ok &= bool(np.allclose(backline.mm(a, a)[:3], np.einsum("ij,jk->ik", a[:3], a)))
+    ok = bool(np.allclose(backline.mm(a, a)[:3], np.einsum("ij,jk->ik", a[:3], a)))
     ok &= bool(np.allclose(backline.mm(small, small), np.einsum("ij,jk->ik", small, small)))
     ok &= bool(np.allclose(backline.dot(long, long), np.sum(long * long)))
     ok &= bool(np.allclose(backline.mv(a, a[0]), np.sum(a * a[0], axis=1)))
@@ -239,10 +239,13 @@ program.join()
 def test_a_library_that_a_child_loads_runs_on_one_thread_there(library: str) -> None:
     """The parent's thread team exists in the child by name only: a library that starts on all cores would wait for it for ever."""
     need(library)
+    other = next((name for name in ("openblas", "blis", "mkl") if name != library and libraries.get(name).available()), "")
+    if not other:
+        pytest.skip("there is no other library that brings a team")
     python(
         HEAD
         + f"""
-with backline.use("openblas" if {library!r} != "openblas" else "blis"), backline.num_threads(2):
+with backline.use({other!r}), backline.num_threads(2):
     assert right()  # there is a team
 def loads():
     assert not backline.libraries.get({library!r}).loaded()
