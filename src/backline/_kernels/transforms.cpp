@@ -1,7 +1,8 @@
 // What plans of Fourier transforms call by address: a library that has one plan for aligned arrays and another for any arrays is
-// asked for the right one, a result is multiplied by a number, the second half of a result made of the first, and numbers are
-// converted between float32 and float64.
+// asked for the right one, a result is multiplied by a number, the second half of a result made of the first, numbers are
+// converted between float32 and float64, and complex numbers multiplied with a table and filled up with zeros.
 #include "kernels.hpp"
+#include "targets.hpp"
 
 #include <cstring>
 
@@ -32,6 +33,12 @@ struct Conversion {
     int64_t conjugate;  // whether the second part changes its sign
     int64_t rows, columns;
     int64_t from_row, from_column, to_row, to_column;  // bytes
+};
+
+struct Weighting {
+    int64_t level;               // of the instruction set
+    int64_t count, zeros;        // numbers that are multiplied, and zeros that follow them
+    int64_t from_step, to_step;  // bytes
 };
 
 void run_transform(const Execution *e, void *in, void *out) {
@@ -114,13 +121,38 @@ void convert(const Conversion *c, const char *from, char *to) {
     c->widens ? convert_lines<float, double>(*c, from, to) : convert_lines<double, float>(*c, from, to);
 }
 
+// Products are computed in float64 and rounded once: the table's own rounding would cost a tenth of a digit more.
+BACKLINE_INLINE void weight_dense(int64_t count, const double *table, const float *numbers, float *results) {
+    for (int64_t j = 0; j < count; ++j) {
+        const double re = numbers[2 * j], im = numbers[2 * j + 1], c = table[2 * j], d = table[2 * j + 1];
+        results[2 * j] = float(re * c - im * d);
+        results[2 * j + 1] = float(re * d + im * c);
+    }
+}
+
+// `from` may be `to`.
+void weight(const Weighting *w, const double *table, const char *from, char *to) {
+    constexpr int64_t item = 2 * int64_t(sizeof(float));
+    if (w->from_step == item && w->to_step == item)
+        Versions<weight_dense>::table[w->level](w->count, table, reinterpret_cast<const float *>(from), reinterpret_cast<float *>(to));
+    else
+        for (int64_t j = 0; j < w->count; ++j)
+            weight_dense(1, table + 2 * j, reinterpret_cast<const float *>(from + j * w->from_step),
+                         reinterpret_cast<float *>(to + j * w->to_step));
+    if (w->to_step == item)
+        std::memset(to + w->count * item, 0, size_t(w->zeros * item));
+    else
+        for (int64_t j = w->count; j < w->count + w->zeros; ++j) std::memset(to + j * w->to_step, 0, size_t(item));
+}
+
 }  // namespace
 
 int add_transforms(PyObject *, PyObject *addresses) {
     return add_kernels(addresses, {kernel("transform_run", run_transform),
                                    kernel("transform_scale", scale_result),
                                    kernel("transform_mirror", mirror_result),
-                                   kernel("transform_convert", convert)});
+                                   kernel("transform_convert", convert),
+                                   kernel("transform_weight", weight)});
 }
 
 }  // namespace backline

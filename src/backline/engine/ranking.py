@@ -43,7 +43,7 @@ STAND_INS = {
     "numpy.loops@1": "numpy.fft@1",
     # Small products of 16-bit floats, of which nothing was measured, take what those of float32 take.
     **{f"{name}.gemm_f32@1": f"{name}.gemm@1" for name in ("mkl", "openblas", "blis")},
-    "mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n",
+    **{f"mkl.{name}@{count}": f"mkl.dfti@{count}" for name in ("dfti_double", "dfti_chirp") for count in "1n"},
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip

@@ -27,8 +27,8 @@ from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product
 from ..blas.blas_product import BlasProduct
 from ..blas.cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
 from ..fft_steps import PLANNED_AFTER
+from .dfti_algorithms import fft_algorithms, prepare_fft
 from .mixed_products import MIXED, MixedProduct, mixed_algorithms
-from .mkl_fft import fft_algorithms, prepare_fft
 from .transform_trials import Trials
 from .vector_math import VectorMath
 

@@ -3,53 +3,31 @@
 A committed descriptor is not changed by running it, so threads may share a plan. Real transforms of several axes are undone axis
 by axis: DFTI's own way supposes that the input is half of a mirror image along all of them, which not every input is.
 
-Where float32 is wrong or loses digits (`transform_trials`), it is computed in float64, as "dfti_double": the input is converted
-before, the result after. Where float64 loses digits, MKL is refused.
+Which transforms run in which way, `dfti_algorithms` says.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...native import thread_team
 from ...native.filled_memory import filled_memory
 from ...native.plan_builder import Pointer, shift
 from ...native.shared_library import NativeLibrary
 from ...problems.fft_problem import FftProblem
-from .. import fixed_order
-from ..base import Algorithm, Library, Refusal, failure
+from ..base import failure
 from ..blas.cblas import BlasTraits
-from ..fft_steps import (
-    SMALL_FLOPS,
-    THREAD_FLOPS,
-    Dim,
-    Lay,
-    Steps,
-    batches,
-    empty_plan,
-    in_pieces,
-    offsets,
-    on_threads,
-    packed,
-    pieces,
-    unfit,
-)  # fmt: skip
-from .transform_trials import Trials, doubtful
+from ..fft_steps import SMALL_FLOPS, Dim, Lay, Steps, batches, offsets, packed, pieces
 
-__all__ = ["Descriptor", "fft_algorithms", "prepare_fft"]
+__all__ = ["Descriptor", "DftiError", "DftiSteps"]
 
 SINGLE, DOUBLE, COMPLEX, REAL = "s", "d", 32, 33
 FORWARD_SCALE, BACKWARD_SCALE, NUMBER_OF_TRANSFORMS, CONJUGATE_EVEN_STORAGE, PLACEMENT = 4, 5, 7, 10, 11
 INPUT_STRIDES, OUTPUT_STRIDES, INPUT_DISTANCE, OUTPUT_DISTANCE, THREAD_LIMIT = 12, 13, 14, 15, 27
 COMPLEX_COMPLEX, NOT_INPLACE = 39, 44
-MOST_AXES = 7
-Listed = Callable[..., Iterator[Algorithm]]  # of a way of computing, with its precision and note
 LINES = 16  # that are copied side by side
 
 
@@ -257,53 +235,3 @@ class DftiSteps(Steps):
             result, on_info=on_info, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
             release_gil=self.problem.flops > SMALL_FLOPS,
         )  # fmt: skip
-
-
-def fft_algorithms(
-    library: Library, traits: BlasTraits, trials: Trials, problem: FftProblem, threads: int
-) -> Iterator[Algorithm | Refusal]:
-    """Lists DFTI's algorithms for a Problem, or the reason why there are none."""
-    from .. import errata
-
-    name = traits.name
-    if problem.op == "fft.r2r":
-        yield Refusal(name, "dfti", "DFTI has no cosine and sine transforms")
-        return
-    if problem.empty:
-        yield Algorithm(library=name, name="empty", level="threads", basis="construction", note="nothing to compute")
-        return
-    reason = unfit(problem)
-    if reason or len(problem.axes) > MOST_AXES:
-        yield Refusal(name, "dfti", reason or f"DFTI transforms up to {MOST_AXES} axes, not {len(problem.axes)}")
-        return
-    wrong = any(True for _ in errata.matching(library, problem, "dfti"))  # a choice refuses it; it is listed to be checked
-    sets = library.instruction_sets()
-    doubt = not wrong and doubtful(problem, avx512=sets is None or "avx512" in sets)
-
-    def whole(count: int) -> Listed:
-        return lambda way, **how: iter([on_threads(name, way, count, pool=traits.pool, **how)])
-
-    def divided(way: str, **how: str) -> Iterator[Algorithm]:
-        return in_pieces(name, way, problem, threads, pool=traits.pool, **how)
-
-    counts = (threads, 1) if threads > 1 and problem.flops >= THREAD_FLOPS else (1,)
-    for listed in (*map(whole, counts), divided):
-        tried = next(listed("dfti"), None)  # all that are listed beside it give the same bits
-        if tried is None:
-            continue
-        reason = trials.refusal(problem, tried, partial(library.prepare, algorithm=tried)) if doubt else ""
-        if reason:
-            yield Refusal(name, tried.name, reason)
-        if (reason or wrong) and problem.single:
-            yield from listed("dfti_double", precision="f64", note="float32 computed in float64")
-        if not reason and not (wrong and listed is divided):
-            yield from listed("dfti")
-
-
-def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:
-    """The plan of an Algorithm that `fft_algorithms` listed."""
-    if algorithm.name == "empty":
-        return empty_plan(problem)
-    threads = 1 if thread_team.forked() else algorithm.threads
-    way = algorithm.name.removesuffix(fixed_order.SUFFIX)
-    return DftiSteps(traits, problem, threads, wide=way == "dfti_double", divided=way != algorithm.name).plan()
