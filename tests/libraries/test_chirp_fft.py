@@ -32,28 +32,39 @@ def numbers(shape, seed=0):
 
 def test_convolutions_are_long_enough_and_no_longer_than_such_lengths_allow():
     for n in (*range(FROM, 4000), 99991, TO - 1, TO):
-        length = convolution_length(n)
-        odd = length >> (length & -length).bit_length() - 1
-        assert odd in (1, 3, 5) and 2 * n - 1 <= length < 2.7 * n
+        for given in (n, n // 2 + 1):
+            length = convolution_length(n, given)
+            odd = length >> (length & -length).bit_length() - 1
+            assert odd in (1, 3, 5) and n + given - 1 <= length < 1.34 * (n + given)
+
+
+def input_of(op, x, n):
+    """Those of complex numbers that are the input of an operation of `n` points."""
+    return x.real if op == "r2c" else x[: n // 2 + 1] if op == "c2r" else x
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize("n", [131, 1009])
-def test_tables(n, sign):
+@pytest.mark.parametrize("kind", ["c2c", "r2c", "c2r"])
+@pytest.mark.parametrize("n", [131, 262, 1009])
+def test_tables(n, kind, sign):
     """Transforming by their definition, with transforms of NumPy in float64."""
-    length = convolution_length(n)
-    chirp, factors = tables(n, length, sign, 0.3)
-    x = numbers(n).astype(complex)
-    there = np.fft.ifft(np.fft.fft(x * chirp, length) * factors, norm="forward")[:n] * chirp
-    assert error(there, wanted(problem("c2c", x, sign=sign, scale=0.3), x)) < 1e-14
+    before, factors, after = tables(kind, n, sign, 0.3)
+    x = input_of(kind, numbers(n), n).astype(float if kind == "r2c" else complex)
+    if kind == "c2r":
+        x[0] = x[0].real
+        x[-1] = x[-1].real if n % 2 == 0 else x[-1]
+    there = np.fft.ifft(np.fft.fft(x * before, len(factors)) * factors, norm="forward")[: len(after)] * after
+    right = wanted(problem(kind, x, lengths=(n,), sign=sign, scale=0.3), x)
+    assert error(there.real if kind == "c2r" else there, right) < 1e-14
 
 
 @pytest.mark.parametrize(
     ("x", "lengths", "op", "is_one"),
     [
         (np.zeros(131, "c8"), None, "c2c", True), (np.zeros((131, 3), "c8"), (131,), "c2c", True), (np.zeros(9, "c8"), (1009,), "c2c", True),
-        (np.zeros(131, "c16"), None, "c2c", False), (np.zeros(131, "f4"), None, "c2c", False), (np.zeros(131, "f4"), None, "r2c", False),
-        (np.zeros(131, "c8"), None, "c2r", False), (np.zeros(127, "c8"), None, "c2c", False), (np.zeros(47 * 8, "c8"), None, "c2c", False),
+        (np.zeros(131, "f4"), None, "c2c", True), (np.zeros(131, "f4"), None, "r2c", True), (np.zeros(132, "c8"), None, "c2r", True),
+        (np.zeros(131, "c16"), None, "c2c", False), (np.zeros(131, "f8"), None, "r2c", False), (np.zeros(131, "f4"), None, "r2r", False),
+        (np.zeros(127, "c8"), None, "c2c", False), (np.zeros(47 * 8, "c8"), None, "c2c", False),
         (np.zeros(1, "c8"), (TO + 7,), "c2c", False),
     ],
 )  # fmt: skip
@@ -66,42 +77,68 @@ def test_transforms_of_several_axes_are_not_convolved():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("step", [8, 24, -8])
-def test_products_with_a_table_are_rounded_once_and_filled_up(level, step):
+@pytest.mark.parametrize("step", [1, 3, -1])
+@pytest.mark.parametrize(
+    ("real_numbers", "real_results", "ends"), [(0, 0, (0, 0)), (1, 0, (0, 0)), (0, 1, (0, 0)), (0, 0, (1, 1)), (0, 0, (1, 0)), (0, 0, (0, 1))]
+)
+def test_products_with_a_table_are_rounded_once_and_filled_up(level, step, real_numbers, real_results, ends):
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_kernels.addresses["transform_weight"])
     for count, zeros in ((0, 3), (1, 0), (7, 2), (64, 0), (133, 130)):
         whole = numbers(3 * (count + zeros) + 1)
-        x = whole[:: step // 8] if step > 0 else whole[::-1]
+        whole = whole.real.copy() if real_numbers else whole
+        x = whole[::step]
         table = numbers(count, 1).astype(complex) / 3
-        to = np.full(count + zeros + 1, 7, np.complex64)
-        what = np.array([level, count, zeros, step, 8], np.int64)
-        function(what.ctypes.data, table.ctypes.data, x.ctypes.data, to.ctypes.data)
-        products = x[:count].astype(complex)
-        right = products.real * table.real - products.imag * table.imag + 1j * (products.real * table.imag + products.imag * table.real)
-        assert np.array_equal(to[:count], right.astype(np.complex64))
-        assert not to[count:-1].any() and to[-1] == 7
-        apart = np.full((count + zeros, 2), 7, np.complex64)
-        function(np.array([level, count, zeros, step, 16], np.int64).ctypes.data, table.ctypes.data, x.ctypes.data, apart.ctypes.data)
-        assert np.array_equal(apart[:, 0], to[:-1]) and (apart[:, 1] == 7).all()
+        taken = x[:count].astype(complex)
+        if ends[0]:
+            taken[:1] = taken[:1].real
+        if ends[1]:
+            taken[-1:] = taken[-1:].real
+        right = taken.real * table.real - taken.imag * table.imag + 1j * (taken.real * table.imag + taken.imag * table.real)
+        right = (right.real if real_results else right).astype(np.float32 if real_results else np.complex64)
+        for apart in (1, 2):
+            to = np.full((count + zeros + 1, apart), 7, right.dtype)
+            what = np.array([level, real_numbers, real_results, *ends, count, zeros, x.strides[0], to.strides[0]], np.int64)
+            function(what.ctypes.data, table.ctypes.data, x.ctypes.data, to.ctypes.data)
+            assert np.array_equal(to[:count, 0], right)
+            assert not to[count:-1, 0].any() and to[-1, 0] == 7 and (to[:, 1:] == 7).all()
 
 
 @with_mkl
 @pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("op", ["c2c", "r2c", "c2r", "c2c of real numbers"])
 @pytest.mark.parametrize(
     ("shape", "axis"), [((137,), 0), ((1, 1009), 1), ((2, 331), 1), ((331, 2), 0), ((4, 139, 3), 1), ((2, 3, 142), 2), ((30, 149), 1)]
 )
-def test_every_layout_and_length(shape, axis, threads):
-    for k, x in enumerate(arrays_like(shape, "complex64").values()):
+def test_every_layout_and_length(shape, axis, op, threads):
+    real = op in ("r2c", "c2c of real numbers")
+    for k, x in enumerate(arrays_like(shape, "float32" if real else "complex64").values()):
         for sign, n in ((-1, None), (1, shape[axis] - 3), (-1, shape[axis] + 40)):
-            p = problem("c2c", x, (axis,), [n or shape[axis]], sign, 0.37)
+            lengths = [(n or shape[axis]) * (2 if op == "c2r" else 1)]
+            p = problem(op[:3], x, (axis,), lengths, sign, 0.37)
             before, reference = x.copy(), wanted(p, x)
-            out = np.full((2 * p.result[0], *p.result[1:]), np.nan, np.complex64)[:: (-2) ** (k % 2)][: p.result[0]]
-            q = problem("c2c", x, (axis,), [n or shape[axis]], sign, 0.37, out=out)
+            out = np.full((2 * p.result[0], *p.result[1:]), np.nan, p.result_dtype)[:: (-2) ** (k % 2)][: p.result[0]]
+            q = problem(op[:3], x, (axis,), lengths, sign, 0.37, out=out)
             for a in algorithms(threads):
                 limit = MOST_ERROR * chance_factor(p.points)
                 assert error(mkl.prepare(p, a)(x), reference) <= limit, (a.key, x.strides, sign, n)
                 assert mkl.prepare(q, a)(x, out) is out and error(out, reference) <= limit
                 assert np.array_equal(x, before)
+
+
+@with_mkl
+@pytest.mark.parametrize("n", [1009, 1018])
+@pytest.mark.parametrize("bad", [1e30, np.inf, np.nan])
+def test_imaginary_parts_that_have_no_say(n, bad):
+    """Those of the ends of half a spectrum, of the last one where the length is even."""
+    x = numbers((2, n // 2 + 1))
+    clean = x.copy()
+    x.imag[:, 0] = bad
+    x.imag[:, -1] = bad if n % 2 == 0 else x.imag[:, -1]
+    p = problem("c2r", x, (1,), (n,))
+    for threads in (1, 2, 3):
+        for a in algorithms(threads):
+            plan = mkl.prepare(p, a)
+            assert np.array_equal(plan(x), plan(clean))
 
 
 @with_mkl
@@ -161,4 +198,4 @@ def test_the_tables_count_as_memory_of_the_plan():
     p = problem("c2c", numbers(99991))
     plan = mkl.prepare(p, algorithms(1)[0])
     held = sum(getattr(kept, "nbytes", 0) for kept in plan.keep)
-    assert held >= 16 * (99991 + convolution_length(99991))
+    assert held >= 16 * (2 * 99991 + convolution_length(99991, 99991))

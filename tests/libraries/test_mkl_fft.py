@@ -112,7 +112,7 @@ def test_erratum_of_real_results(kernels, n, dtype):
         else:
             # It is listed nevertheless, so that `backline check kernels` runs it.
             assert list(refused) == ["dfti"] and refused["dfti"].startswith("erratum mkl-dft-tail: ")
-            assert {f.name for f in found} == {"dfti", "dfti_double"}
+            assert {"dfti", "dfti_double"} <= {f.name for f in found} <= {"dfti", "dfti_double", "dfti_chirp"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])

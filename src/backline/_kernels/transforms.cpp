@@ -1,6 +1,6 @@
 // What plans of Fourier transforms call by address: a library that has one plan for aligned arrays and another for any arrays is
 // asked for the right one, a result is multiplied by a number, the second half of a result made of the first, numbers are
-// converted between float32 and float64, and complex numbers multiplied with a table and filled up with zeros.
+// converted between float32 and float64, or multiplied with a table of complex numbers and filled up with zeros.
 #include "kernels.hpp"
 #include "targets.hpp"
 
@@ -36,9 +36,11 @@ struct Conversion {
 };
 
 struct Weighting {
-    int64_t level;               // of the instruction set
-    int64_t count, zeros;        // numbers that are multiplied, and zeros that follow them
-    int64_t from_step, to_step;  // bytes
+    int64_t level;                       // of the instruction set
+    int64_t real_numbers, real_results;  // whether these are; not both
+    int64_t real_first, real_last;       // whether the imaginary part of the first and of the last number has no say
+    int64_t count, zeros;                // numbers that are multiplied, and zeros that follow them
+    int64_t from_step, to_step;          // bytes
 };
 
 void run_transform(const Execution *e, void *in, void *out) {
@@ -121,28 +123,42 @@ void convert(const Conversion *c, const char *from, char *to) {
     c->widens ? convert_lines<float, double>(*c, from, to) : convert_lines<double, float>(*c, from, to);
 }
 
-// Products are computed in float64 and rounded once: the table's own rounding would cost a tenth of a digit more.
+// Products are computed in float64 and rounded once: the table's own rounding would cost a tenth of a digit more. Where numbers
+// are real, the imaginary parts are 0; where results are, those are left out.
+template <bool RealNumbers, bool RealResults>
 BACKLINE_INLINE void weight_dense(int64_t count, const double *table, const float *numbers, float *results) {
     for (int64_t j = 0; j < count; ++j) {
-        const double re = numbers[2 * j], im = numbers[2 * j + 1], c = table[2 * j], d = table[2 * j + 1];
-        results[2 * j] = float(re * c - im * d);
-        results[2 * j + 1] = float(re * d + im * c);
+        const double re = numbers[RealNumbers ? j : 2 * j], im = RealNumbers ? 0.0 : numbers[2 * j + 1];
+        const double c = table[2 * j], d = table[2 * j + 1];
+        results[RealResults ? j : 2 * j] = float(RealNumbers ? re * c : re * c - im * d);
+        if (!RealResults) results[2 * j + 1] = float(RealNumbers ? re * d : re * d + im * c);
     }
 }
 
-// `from` may be `to`.
+template <bool RealNumbers, bool RealResults>
+void weight_lines(const Weighting &w, const double *table, const char *from, char *to) {
+    constexpr int64_t item = sizeof(float), number = RealNumbers ? item : 2 * item, result = RealResults ? item : 2 * item;
+    constexpr auto dense = weight_dense<RealNumbers, RealResults>;
+    if (w.from_step == number && w.to_step == result)
+        Versions<dense>::table[w.level](w.count, table, reinterpret_cast<const float *>(from), reinterpret_cast<float *>(to));
+    else
+        for (int64_t j = 0; j < w.count; ++j)
+            dense(1, table + 2 * j, reinterpret_cast<const float *>(from + j * w.from_step), reinterpret_cast<float *>(to + j * w.to_step));
+    if (w.to_step == result)
+        std::memset(to + w.count * result, 0, size_t(w.zeros * result));
+    else
+        for (int64_t j = w.count; j < w.count + w.zeros; ++j) std::memset(to + j * w.to_step, 0, size_t(result));
+}
+
+// `from` may be `to` where both are complex and the ends are like the rest.
 void weight(const Weighting *w, const double *table, const char *from, char *to) {
-    constexpr int64_t item = 2 * int64_t(sizeof(float));
-    if (w->from_step == item && w->to_step == item)
-        Versions<weight_dense>::table[w->level](w->count, table, reinterpret_cast<const float *>(from), reinterpret_cast<float *>(to));
-    else
-        for (int64_t j = 0; j < w->count; ++j)
-            weight_dense(1, table + 2 * j, reinterpret_cast<const float *>(from + j * w->from_step),
-                         reinterpret_cast<float *>(to + j * w->to_step));
-    if (w->to_step == item)
-        std::memset(to + w->count * item, 0, size_t(w->zeros * item));
-    else
-        for (int64_t j = w->count; j < w->count + w->zeros; ++j) std::memset(to + j * w->to_step, 0, size_t(item));
+    auto lines = w->real_numbers ? weight_lines<true, false> : w->real_results ? weight_lines<false, true> : weight_lines<false, false>;
+    lines(*w, table, from, to);
+    const int64_t last = w->count - 1;
+    for (int64_t end : {w->real_first && w->count ? int64_t(0) : -1, w->real_last ? last : -1})
+        if (end >= 0)
+            weight_dense<true, false>(1, table + 2 * end, reinterpret_cast<const float *>(from + end * w->from_step),
+                                      reinterpret_cast<float *>(to + end * w->to_step));
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-"""Complex transforms of float32 at lengths with a large prime factor, by transforms of lengths that MKL is good at.
+"""Transforms of float32 at lengths with a large prime factor, by complex transforms of lengths that MKL is good at.
 
 With w[j] = exp(sign pi i j^2 / n), a transform is w[k] times the sum of x[j] w[j] conj(w[k - j]) over j: convolved with a chirp
 (L. Bluestein, "A linear filtering approach to the computation of discrete Fourier transform", IEEE Transactions on Audio and
 Electroacoustics 18, 1970). MKL takes this way itself, and loses a little more than a digit. Here it loses a little less: factors
-are computed in float64, products rounded once, and the convolution has a length at which MKL's own error is the least.
+are computed in float64, products rounded once, and the convolution has a length at which MKL's own error is the least. It has
+only so many points as are read and written: of real transforms half of one side is left out.
 """
 
 from __future__ import annotations
@@ -32,34 +33,41 @@ ITEM = np.dtype(np.complex64).itemsize
 
 
 def convolved(p: FftProblem) -> bool:
-    """Tells whether a Problem is of complex transforms of one axis in float32 that have a large prime factor."""
-    if p.dtype != np.complex64 or p.op != "fft.c2c" or len(p.axes) != 1:
+    """Tells whether a Problem is of transforms of one axis in float32, of a length with a large prime factor."""
+    if p.dtype.name not in ("float32", "complex64") or p.op == "fft.r2r" or len(p.axes) != 1:
         return False
     return FROM <= p.points <= TO and largest_factor(p.points) > LARGEST
 
 
-def convolution_length(points: int) -> int:
-    """Returns how many points a convolution has that transforms so many.
+def convolution_length(taken: int, given: int) -> int:
+    """Returns how many points a convolution has that makes `given` numbers of `taken` ones.
 
     Examples
     --------
-    >>> convolution_length(131), convolution_length(1009), convolution_length(422957)
-    (320, 2048, 1048576)
+    >>> convolution_length(131, 131), convolution_length(1009, 505), convolution_length(422957, 422957)
+    (320, 1536, 1048576)
     """
-    return min(factor << max((-(-(2 * points - 1) // factor) - 1).bit_length(), 0) for factor in FACTORS)
+    return min(factor << max((-(-(taken + given - 1) // factor) - 1).bit_length(), 0) for factor in FACTORS)
 
 
-def tables(points: int, length: int, sign: int, scale: float) -> tuple[Any, Any]:
-    """Returns the chirp, and the transform of its conjugate over `length` points times `scale` / `length`; both complex128."""
+def tables(kind: str, points: int, sign: int, scale: float) -> tuple[Any, Any, Any]:
+    """Returns what inputs are multiplied with, their transforms, and results: complex128.
+
+    `kind` is "c2c", "r2c" or "c2r", in which the half of the input that is missing counts by the other one.
+    """
+    half = points // 2 + 1
+    taken, given = (half if kind == "c2r" else points), (half if kind == "r2c" else points)
     j = np.arange(points, dtype=np.int64)
     chirp = np.exp(sign * 1j * np.pi * (j * j % (2 * points)) / points)
-    other = np.zeros(length, np.complex128)
-    other[:points] = chirp.conj()
-    other[length - points + 1 :] = other[points - 1 : 0 : -1]
+    other = np.zeros(convolution_length(taken, given), np.complex128)
+    other[:given] = chirp[:given].conj()
+    other[len(other) - taken + 1 :] = chirp[taken - 1 : 0 : -1].conj()
     operands = (Operand.contiguous("input", other.dtype, other.shape),)
-    whole = FftProblem("fft.c2c", operands, axes=(0,), lengths=(length,), result=other.shape)
-    factors = reference_fft.plan(whole)(other) * (scale / length)
-    return chirp, factors
+    whole = FftProblem("fft.c2c", operands, axes=(0,), lengths=other.shape, result=other.shape)
+    before = chirp[:taken].copy()
+    if kind == "c2r":
+        before[1 : points - half + 1] *= 2
+    return before, reference_fft.plan(whole)(other) * (scale / len(other)), chirp[:given].copy()
 
 
 class ChirpSteps(DftiSteps):
@@ -73,54 +81,65 @@ class ChirpSteps(DftiSteps):
         *, spare: bool = False,
     ) -> None:  # fmt: skip
         b, (axis,), (points,) = self.b, axes, lengths
-        length = convolution_length(points)
-        chirp, factors = tables(points, length, sign, scale)
-        b.keep += [chirp, factors]
-        descriptor = self.descriptor(kind, (length,), ((1,), (1,)), (1, 0, 0), 1.0)
+        before, factors, after = tables(kind, points, sign, scale)
+        b.keep += [before, factors, after]
+        length = len(factors)
+        descriptor = self.descriptor("c2c", (length,), ((1,), (1,)), (1, 0, 0), 1.0)
         line, spectrum = (b.work(length * ITEM, shared=not self.divided) for _ in range(2))
-        steps = source.strides[axis], target.strides[axis]
         dims = batches(source, target, axes)
         count = prod(d[0] for d in dims)
 
         def convolve(here: Pointer, there: Pointer, lines: int) -> None:
-            self.weight(chirp, points, length, here, steps[0], line, ITEM)
+            ends = (True, points % 2 == 0) if kind == "c2r" else (False, False)
+            self.weight(before, length, here, source.strides[axis], line, ITEM, real_numbers=kind == "r2c", real_ends=ends)
             self.compute(-1, descriptor, line, spectrum)
             self.statuses += lines
-            self.weight(factors, length, length, spectrum, ITEM, spectrum, ITEM)
+            self.weight(factors, length, spectrum, ITEM, spectrum, ITEM)
             self.compute(1, descriptor, spectrum, line)
             self.statuses += lines
-            self.weight(chirp, points, points, line, ITEM, there, steps[1])
+            self.weight(after, len(after), line, ITEM, there, target.strides[axis], real_results=kind == "c2r")
 
         b.each()
         if self.divided:
-            convolve(*self.lines_of(source, target, dims), count)
+            convolve(*lines_of(source, target, dims), count)
             b.each(count, self.threads)
             return
         for here, there in zip(offsets(dims, 1), offsets(dims, 2), strict=True):
             convolve(shift(source.at, here), shift(target.at, there), 1)
 
-    def lines_of(self, source: Lay, target: Lay, dims: list[Dim]) -> tuple[Pointer, Pointer]:
-        """Returns where each line begins in both arrays."""
-        if len(dims) == 1:
-            return (source.at[0], source.at[1], dims[0][1]), (target.at[0], target.at[1], dims[0][2])
-        return (source.at[0], source.at[1], offsets(dims, 1)), (target.at[0], target.at[1], offsets(dims, 2))
+    def weight(
+        self, table: Any, length: int, source: Pointer, step: int, target: Pointer, to_step: int,
+        *, real_numbers: bool = False, real_results: bool = False, real_ends: tuple[bool, bool] = (False, False),
+    ) -> None:  # fmt: skip
+        """Multiplies numbers with a table, and fills the target up to `length` with zeros; of one line, on all threads.
 
-    def weight(self, table: Any, count: int, length: int, source: Pointer, step: int, target: Pointer, to_step: int) -> None:
-        """Multiplies `count` numbers with a table, and fills the target up to `length` with zeros; alone, on all threads."""
-        address, function, level = table.ctypes.data, _kernels.addresses["transform_weight"], vector_level()
+        Where an end is real, the imaginary part of the first or of the last number has no say.
+        """
+        count, address, function = len(table), table.ctypes.data, _kernels.addresses["transform_weight"]
+        kind, (starts, ends) = (vector_level(), int(real_numbers), int(real_results)), real_ends
         if self.divided:
-            self.b.call(function, [self.b.packed("<5q", level, count, length - count, step, to_step), address, source, target])
+            what = self.b.packed("<9q", *kind, int(starts), int(ends), count, length - count, step, to_step)
+            self.b.call(function, [what, address, source, target])
             return
         self.b.each()
         part = -(-length // self.threads)
         firsts = range(0, length, part)
-        whats = []
+        whats: list[int] = []
         for first in firsts:
             numbers, whole = max(min(count - first, part), 0), min(length - first, part)
-            whats += [level, numbers, whole - numbers, step, to_step]
-        here = source[0], source[1], tuple(min(first, count) * step for first in firsts)
+            at_end = first < count <= first + part
+            whats += [*kind, int(starts and first == 0), int(ends and at_end), numbers, whole - numbers, step, to_step]
+        begins = [min(first, count) for first in firsts]
+        here = source[0], source[1], tuple(n * step for n in begins)
         there = target[0], target[1], tuple(first * to_step for first in firsts)
         buffer, start, _ = self.b.packed(f"<{len(whats)}q", *whats)
-        factors = [address + min(first, count) * table.itemsize for first in firsts]
-        self.b.call(function, [(buffer, start, 5 * 8), factors, here, there])
+        what = buffer, start, 8 * len(whats) // len(firsts)
+        self.b.call(function, [what, [address + n * table.itemsize for n in begins], here, there])
         self.b.each(len(firsts), self.threads)
+
+
+def lines_of(source: Lay, target: Lay, dims: list[Dim]) -> tuple[Pointer, Pointer]:
+    """Returns where each line begins in both arrays."""
+    if len(dims) == 1:
+        return (source.at[0], source.at[1], dims[0][1]), (target.at[0], target.at[1], dims[0][2])
+    return (source.at[0], source.at[1], offsets(dims, 1)), (target.at[0], target.at[1], offsets(dims, 2))

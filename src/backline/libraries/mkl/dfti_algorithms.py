@@ -1,8 +1,8 @@
 """Which Fourier transforms MKL runs, and in which way.
 
-In float32 and float64 as they are, as "dfti". Where float32 is wrong or loses digits (`transform_trials`), complex transforms of
-one axis run as "dfti_chirp", a convolution of other lengths (`chirp_fft`), if that is right; and all may be computed in float64,
-as "dfti_double": the input is converted before, the result after. Where float64 loses digits, MKL is refused.
+In float32 and float64 as they are, as "dfti". Where float32 is wrong or loses digits (`transform_trials`), transforms of one axis
+run as "dfti_chirp", convolutions of other lengths (`chirp_fft`), if those are right; and all may be computed in float64, as
+"dfti_double": the input is converted before, the result after. Where float64 loses digits, MKL is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fft_algorithms(
         reason = refusal(tried) if doubt else ""
         if reason:
             yield Refusal(name, tried.name, reason)
-        if reason and convolved(problem):
+        if (reason or wrong) and convolved(problem):
             way = partial(listed, "dfti_chirp", note="a convolution with a chirp (Bluestein)")
             other = refusal(next(way()))
             if other:
