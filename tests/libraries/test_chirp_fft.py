@@ -1,4 +1,4 @@
-"""MKL's complex transforms of float32 as convolutions with a chirp: right for every layout, listed where they lose no digits."""
+"""MKL's transforms as convolutions with a chirp: right for every layout, listed where they lose no digits."""
 
 import ctypes
 import os
@@ -10,11 +10,12 @@ from fft_cases import arrays_like, error, problem, wanted
 from backline import _kernels, libraries
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.mkl.chirp_fft import FROM, TO, convolution_length, convolved, tables
-from backline.libraries.mkl.transform_trials import chance_factor
+from backline.libraries.mkl.transform_trials import LARGEST, chance_factor
+from backline.problems.fft_problem import largest_factor
 
 SEED = int(os.environ.get("BACKLINE_TEST_SEED", "0"))
 mkl = libraries.get("mkl")
-MOST_ERROR = 2.5e-7
+MOST_ERROR = {"float32": 2.5e-7, "float64": 1.5e-15}
 LEVELS = range(_kernels.instruction_level + 1)
 with_mkl = pytest.mark.skipif(not mkl.available(), reason="MKL is not installed")
 
@@ -25,9 +26,9 @@ def algorithms(threads):
     return [Algorithm(library="mkl", name="dfti_chirp"), Algorithm(name="dfti_chirp", **scaled), Algorithm(name="dfti_chirp_parts", **scaled)]
 
 
-def numbers(shape, seed=0):
+def numbers(shape, seed=0, dtype="complex64"):
     rng = np.random.default_rng([SEED, seed])
-    return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64)
+    return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
 
 
 def test_convolutions_are_long_enough_and_no_longer_than_such_lengths_allow():
@@ -63,7 +64,8 @@ def test_tables(n, kind, sign):
     [
         (np.zeros(131, "c8"), None, "c2c", True), (np.zeros((131, 3), "c8"), (131,), "c2c", True), (np.zeros(9, "c8"), (1009,), "c2c", True),
         (np.zeros(131, "f4"), None, "c2c", True), (np.zeros(131, "f4"), None, "r2c", True), (np.zeros(132, "c8"), None, "c2r", True),
-        (np.zeros(131, "c16"), None, "c2c", False), (np.zeros(131, "f8"), None, "r2c", False), (np.zeros(131, "f4"), None, "r2r", False),
+        (np.zeros(131, "c16"), None, "c2c", True), (np.zeros(131, "f8"), None, "r2c", True), (np.zeros(131, "f4"), None, "r2r", False),
+        (np.zeros(131, "f2"), None, "r2c", False), (np.zeros(131, "g"), None, "r2c", False), (np.zeros(131, "i4"), None, "r2c", False),
         (np.zeros(127, "c8"), None, "c2c", False), (np.zeros(47 * 8, "c8"), None, "c2c", False),
         (np.zeros(1, "c8"), (TO + 7,), "c2c", False),
     ],
@@ -78,13 +80,16 @@ def test_transforms_of_several_axes_are_not_convolved():
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("step", [1, 3, -1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("real_numbers", "real_results", "ends"), [(0, 0, (0, 0)), (1, 0, (0, 0)), (0, 1, (0, 0)), (0, 0, (1, 1)), (0, 0, (1, 0)), (0, 0, (0, 1))]
 )
-def test_products_with_a_table_are_rounded_once_and_filled_up(level, step, real_numbers, real_results, ends):
+def test_products_with_a_table_are_rounded_once_and_filled_up(level, dtype, step, real_numbers, real_results, ends):
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_kernels.addresses["transform_weight"])
+    real = np.dtype(dtype)
+    both = np.dtype(real.char.upper())
     for count, zeros in ((0, 3), (1, 0), (7, 2), (64, 0), (133, 130)):
-        whole = numbers(3 * (count + zeros) + 1)
+        whole = numbers(3 * (count + zeros) + 1, 0, both)
         whole = whole.real.copy() if real_numbers else whole
         x = whole[::step]
         table = numbers(count, 1).astype(complex) / 3
@@ -94,10 +99,11 @@ def test_products_with_a_table_are_rounded_once_and_filled_up(level, step, real_
         if ends[1]:
             taken[-1:] = taken[-1:].real
         right = taken.real * table.real - taken.imag * table.imag + 1j * (taken.real * table.imag + taken.imag * table.real)
-        right = (right.real if real_results else right).astype(np.float32 if real_results else np.complex64)
+        right = (right.real if real_results else right).astype(real if real_results else both)
         for apart in (1, 2):
             to = np.full((count + zeros + 1, apart), 7, right.dtype)
-            what = np.array([level, real_numbers, real_results, *ends, count, zeros, x.strides[0], to.strides[0]], np.int64)
+            what = [level, real.itemsize, real_numbers, real_results, *ends, count, zeros, x.strides[0], to.strides[0]]
+            what = np.array(what, np.int64)
             function(what.ctypes.data, table.ctypes.data, x.ctypes.data, to.ctypes.data)
             assert np.array_equal(to[:count, 0], right)
             assert not to[count:-1, 0].any() and to[-1, 0] == 7 and (to[:, 1:] == 7).all()
@@ -105,13 +111,15 @@ def test_products_with_a_table_are_rounded_once_and_filled_up(level, step, real_
 
 @with_mkl
 @pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("op", ["c2c", "r2c", "c2r", "c2c of real numbers"])
 @pytest.mark.parametrize(
     ("shape", "axis"), [((137,), 0), ((1, 1009), 1), ((2, 331), 1), ((331, 2), 0), ((4, 139, 3), 1), ((2, 3, 142), 2), ((30, 149), 1)]
 )
-def test_every_layout_and_length(shape, axis, op, threads):
+def test_every_layout_and_length(shape, axis, op, precision, threads):
     real = op in ("r2c", "c2c of real numbers")
-    for k, x in enumerate(arrays_like(shape, "float32" if real else "complex64").values()):
+    dtype = precision if real else np.dtype(np.dtype(precision).char.upper()).name
+    for k, x in enumerate(arrays_like(shape, dtype).values()):
         for sign, n in ((-1, None), (1, shape[axis] - 3), (-1, shape[axis] + 40)):
             lengths = [(n or shape[axis]) * (2 if op == "c2r" else 1)]
             p = problem(op[:3], x, (axis,), lengths, sign, 0.37)
@@ -119,7 +127,7 @@ def test_every_layout_and_length(shape, axis, op, threads):
             out = np.full((2 * p.result[0], *p.result[1:]), np.nan, p.result_dtype)[:: (-2) ** (k % 2)][: p.result[0]]
             q = problem(op[:3], x, (axis,), lengths, sign, 0.37, out=out)
             for a in algorithms(threads):
-                limit = MOST_ERROR * chance_factor(p.points)
+                limit = MOST_ERROR[precision] * chance_factor(p.points)
                 assert error(mkl.prepare(p, a)(x), reference) <= limit, (a.key, x.strides, sign, n)
                 assert mkl.prepare(q, a)(x, out) is out and error(out, reference) <= limit
                 assert np.array_equal(x, before)
@@ -188,9 +196,32 @@ def test_listed_where_it_loses_no_digits_and_dfti_does(rows, chirp_loses, monkey
 
 
 @with_mkl
-def test_not_listed_where_dfti_is_right(monkeypatch):
+def test_in_float32_not_listed_where_dfti_is_right(monkeypatch):
     monkeypatch.setattr(mkl.transform_trials, "refusal", lambda *args: "")
     assert {f.name for f in mkl.algorithms(problem("c2c", numbers(1009)), 2)} == {"dfti"}
+
+
+@with_mkl
+@pytest.mark.parametrize("op", ["c2c", "r2c", "c2r"])
+def test_in_float64_listed_in_any_case_and_never_tried(op, monkeypatch):
+    tried = []
+    monkeypatch.setattr(mkl.transform_trials, "refusal", lambda p, a, make: tried.append(a.name) or "loses digits")
+    monkeypatch.setattr(mkl, "instruction_sets", lambda: ("avx2", "avx512"))
+    for n, names in ((1009, {"dfti", "dfti_chirp"}), (1018, {"dfti_chirp"})):
+        x = numbers(n // 2 + 1 if op == "c2r" else n, 0, "complex128")
+        found = mkl.algorithms(problem(op, x.real.copy() if op == "r2c" else x, lengths=(n,)), 2)
+        assert {f.name for f in found if isinstance(f, Algorithm)} == names
+    assert set(tried) == {"dfti"}
+
+
+@with_mkl
+def test_errors_in_float64_at_random_lengths():
+    rng = np.random.default_rng([SEED, 6])
+    lengths = [n for n in np.exp(rng.uniform(np.log(FROM), np.log(2e5), 60)).astype(int).tolist() if largest_factor(n) > LARGEST]
+    for n in lengths:
+        p = problem("c2c", numbers(n, n, "complex128"))
+        for a in algorithms(2)[:2]:
+            assert error(mkl.prepare(p, a)(numbers(n, n, "complex128")), wanted(p, numbers(n, n, "complex128"))) < 1.2e-15, (n, a.key)
 
 
 @with_mkl

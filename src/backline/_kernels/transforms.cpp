@@ -37,6 +37,7 @@ struct Conversion {
 
 struct Weighting {
     int64_t level;                       // of the instruction set
+    int64_t item;                        // bytes of a real number: 4 or 8
     int64_t real_numbers, real_results;  // whether these are; not both
     int64_t real_first, real_last;       // whether the imaginary part of the first and of the last number has no say
     int64_t count, zeros;                // numbers that are multiplied, and zeros that follow them
@@ -123,42 +124,48 @@ void convert(const Conversion *c, const char *from, char *to) {
     c->widens ? convert_lines<float, double>(*c, from, to) : convert_lines<double, float>(*c, from, to);
 }
 
-// Products are computed in float64 and rounded once: the table's own rounding would cost a tenth of a digit more. Where numbers
-// are real, the imaginary parts are 0; where results are, those are left out.
-template <bool RealNumbers, bool RealResults>
-BACKLINE_INLINE void weight_dense(int64_t count, const double *table, const float *numbers, float *results) {
+// Products are computed in float64 and rounded once: for float32 the table's own rounding would cost a tenth of a digit more. Where
+// numbers are real, the imaginary parts are 0; where results are, those are left out.
+template <class T, bool RealNumbers, bool RealResults>
+BACKLINE_INLINE void weight_dense(int64_t count, const double *table, const T *numbers, T *results) {
     for (int64_t j = 0; j < count; ++j) {
         const double re = numbers[RealNumbers ? j : 2 * j], im = RealNumbers ? 0.0 : numbers[2 * j + 1];
         const double c = table[2 * j], d = table[2 * j + 1];
-        results[RealResults ? j : 2 * j] = float(RealNumbers ? re * c : re * c - im * d);
-        if (!RealResults) results[2 * j + 1] = float(RealNumbers ? re * d : re * d + im * c);
+        results[RealResults ? j : 2 * j] = T(RealNumbers ? re * c : re * c - im * d);
+        if (!RealResults) results[2 * j + 1] = T(RealNumbers ? re * d : re * d + im * c);
     }
 }
 
-template <bool RealNumbers, bool RealResults>
+template <class T, bool RealNumbers, bool RealResults>
 void weight_lines(const Weighting &w, const double *table, const char *from, char *to) {
-    constexpr int64_t item = sizeof(float), number = RealNumbers ? item : 2 * item, result = RealResults ? item : 2 * item;
-    constexpr auto dense = weight_dense<RealNumbers, RealResults>;
+    constexpr int64_t item = sizeof(T), number = RealNumbers ? item : 2 * item, result = RealResults ? item : 2 * item;
+    constexpr auto dense = weight_dense<T, RealNumbers, RealResults>;
     if (w.from_step == number && w.to_step == result)
-        Versions<dense>::table[w.level](w.count, table, reinterpret_cast<const float *>(from), reinterpret_cast<float *>(to));
+        Versions<dense>::table[w.level](w.count, table, reinterpret_cast<const T *>(from), reinterpret_cast<T *>(to));
     else
         for (int64_t j = 0; j < w.count; ++j)
-            dense(1, table + 2 * j, reinterpret_cast<const float *>(from + j * w.from_step), reinterpret_cast<float *>(to + j * w.to_step));
+            dense(1, table + 2 * j, reinterpret_cast<const T *>(from + j * w.from_step), reinterpret_cast<T *>(to + j * w.to_step));
     if (w.to_step == result)
         std::memset(to + w.count * result, 0, size_t(w.zeros * result));
     else
         for (int64_t j = w.count; j < w.count + w.zeros; ++j) std::memset(to + j * w.to_step, 0, size_t(result));
 }
 
+template <class T>
+void weight_of(const Weighting &w, const double *table, const char *from, char *to) {
+    auto lines = w.real_numbers   ? weight_lines<T, true, false>
+                 : w.real_results ? weight_lines<T, false, true>
+                                  : weight_lines<T, false, false>;
+    lines(w, table, from, to);
+    for (int64_t end : {w.real_first && w.count ? 0 : int64_t(-1), w.real_last ? w.count - 1 : -1})
+        if (end >= 0)
+            weight_dense<T, true, false>(1, table + 2 * end, reinterpret_cast<const T *>(from + end * w.from_step),
+                                         reinterpret_cast<T *>(to + end * w.to_step));
+}
+
 // `from` may be `to` where both are complex and the ends are like the rest.
 void weight(const Weighting *w, const double *table, const char *from, char *to) {
-    auto lines = w->real_numbers ? weight_lines<true, false> : w->real_results ? weight_lines<false, true> : weight_lines<false, false>;
-    lines(*w, table, from, to);
-    const int64_t last = w->count - 1;
-    for (int64_t end : {w->real_first && w->count ? int64_t(0) : -1, w->real_last ? last : -1})
-        if (end >= 0)
-            weight_dense<true, false>(1, table + 2 * end, reinterpret_cast<const float *>(from + end * w->from_step),
-                                      reinterpret_cast<float *>(to + end * w->to_step));
+    w->item == 4 ? weight_of<float>(*w, table, from, to) : weight_of<double>(*w, table, from, to);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-"""Transforms of float32 at lengths with a large prime factor, by complex transforms of lengths that MKL is good at.
+"""Transforms at lengths with a large prime factor, by complex transforms of lengths that MKL is good at.
 
 With w[j] = exp(sign pi i j^2 / n), a transform is w[k] times the sum of x[j] w[j] conj(w[k - j]) over j: convolved with a chirp
 (L. Bluestein, "A linear filtering approach to the computation of discrete Fourier transform", IEEE Transactions on Audio and
-Electroacoustics 18, 1970). MKL takes this way itself, and loses a little more than a digit. Here it loses a little less: factors
-are computed in float64, products rounded once, and the convolution has a length at which MKL's own error is the least. It has
-only so many points as are read and written: of real transforms half of one side is left out.
+Electroacoustics 18, 1970). MKL takes this way itself, and in float32 loses a little more than a digit. Here it loses a little
+less: factors are computed in float64, products rounded once, and the convolution has a length at which MKL's own error is the
+least. It has only so many points as are read and written: of real transforms half of one side is left out.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["ChirpSteps", "convolution_length", "convolved"]
 
 FROM, TO = 129, 1 << 20  # points: fewer lose little as they are, and more lose too much in any case
 FACTORS = 1, 3, 5  # of powers of 2, the lengths at which MKL's error in float32 is the least
-ITEM = np.dtype(np.complex64).itemsize
+DTYPES = "float32", "float64", "complex64", "complex128"
 
 
 def convolved(p: FftProblem) -> bool:
-    """Tells whether a Problem is of transforms of one axis in float32, of a length with a large prime factor."""
-    if p.dtype.name not in ("float32", "complex64") or p.op == "fft.r2r" or len(p.axes) != 1:
+    """Tells whether a Problem is of transforms of one axis, of a length with a large prime factor."""
+    if p.dtype.name not in DTYPES or p.op == "fft.r2r" or len(p.axes) != 1:
         return False
     return FROM <= p.points <= TO and largest_factor(p.points) > LARGEST
 
@@ -83,21 +83,21 @@ class ChirpSteps(DftiSteps):
         b, (axis,), (points,) = self.b, axes, lengths
         before, factors, after = tables(kind, points, sign, scale)
         b.keep += [before, factors, after]
-        length = len(factors)
+        length, item = len(factors), self.complex.itemsize
         descriptor = self.descriptor("c2c", (length,), ((1,), (1,)), (1, 0, 0), 1.0)
-        line, spectrum = (b.work(length * ITEM, shared=not self.divided) for _ in range(2))
+        line, spectrum = (b.work(length * item, shared=not self.divided) for _ in range(2))
         dims = batches(source, target, axes)
         count = prod(d[0] for d in dims)
 
         def convolve(here: Pointer, there: Pointer, lines: int) -> None:
             ends = (True, points % 2 == 0) if kind == "c2r" else (False, False)
-            self.weight(before, length, here, source.strides[axis], line, ITEM, real_numbers=kind == "r2c", real_ends=ends)
+            self.weight(before, length, here, source.strides[axis], line, item, real_numbers=kind == "r2c", real_ends=ends)
             self.compute(-1, descriptor, line, spectrum)
             self.statuses += lines
-            self.weight(factors, length, spectrum, ITEM, spectrum, ITEM)
+            self.weight(factors, length, spectrum, item, spectrum, item)
             self.compute(1, descriptor, spectrum, line)
             self.statuses += lines
-            self.weight(after, len(after), line, ITEM, there, target.strides[axis], real_results=kind == "c2r")
+            self.weight(after, len(after), line, item, there, target.strides[axis], real_results=kind == "c2r")
 
         b.each()
         if self.divided:
@@ -116,9 +116,9 @@ class ChirpSteps(DftiSteps):
         Where an end is real, the imaginary part of the first or of the last number has no say.
         """
         count, address, function = len(table), table.ctypes.data, _kernels.addresses["transform_weight"]
-        kind, (starts, ends) = (vector_level(), int(real_numbers), int(real_results)), real_ends
+        kind, (starts, ends) = (vector_level(), self.real.itemsize, int(real_numbers), int(real_results)), real_ends
         if self.divided:
-            what = self.b.packed("<9q", *kind, int(starts), int(ends), count, length - count, step, to_step)
+            what = self.b.packed("<10q", *kind, int(starts), int(ends), count, length - count, step, to_step)
             self.b.call(function, [what, address, source, target])
             return
         self.b.each()

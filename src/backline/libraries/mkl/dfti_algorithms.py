@@ -1,8 +1,9 @@
 """Which Fourier transforms MKL runs, and in which way.
 
-In float32 and float64 as they are, as "dfti". Where float32 is wrong or loses digits (`transform_trials`), transforms of one axis
-run as "dfti_chirp", convolutions of other lengths (`chirp_fft`), if those are right; and all may be computed in float64, as
-"dfti_double": the input is converted before, the result after. Where float64 loses digits, MKL is refused.
+In float32 and float64 as they are, as "dfti", and transforms of one axis whose length has a large prime factor as "dfti_chirp",
+convolutions of other lengths (`chirp_fft`). Where float32 is wrong or loses digits (`transform_trials`), "dfti_chirp" takes its
+place, if that is right, and all may be computed in float64, as "dfti_double": the input is converted before, the result after.
+Where float64 loses digits, "dfti" is refused.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ def fft_algorithms(
         reason = refusal(tried) if doubt else ""
         if reason:
             yield Refusal(name, tried.name, reason)
-        if (reason or wrong) and convolved(problem):
+        if not reason and not (wrong and listed is divided):
+            yield from listed("dfti")
+        if convolved(problem) and (reason or wrong or not problem.single):
             way = partial(listed, "dfti_chirp", note="a convolution with a chirp (Bluestein)")
-            other = refusal(next(way()))
+            other = refusal(next(way())) if problem.single else ""  # lengths of the convolution are never doubtful in float64
             if other:
                 yield Refusal(name, next(way()).name, other)
             else:
                 yield from way()
         if (reason or wrong) and problem.single:
             yield from listed("dfti_double", precision="f64", note="float32 computed in float64")
-        if not reason and not (wrong and listed is divided):
-            yield from listed("dfti")
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:
