@@ -141,7 +141,8 @@ void weight_lines(const Weighting &w, const double *table, const char *from, cha
     constexpr int64_t item = sizeof(T), number = RealNumbers ? item : 2 * item, result = RealResults ? item : 2 * item;
     constexpr auto dense = weight_dense<T, RealNumbers, RealResults>;
     if (w.from_step == number && w.to_step == result)
-        Versions<dense>::table[w.level](w.count, table, reinterpret_cast<const T *>(from), reinterpret_cast<T *>(to));
+        // GCC 12 fuses complex products for AVX-512 whatever it is told, but not the ones that a vector does not fill.
+        Versions<dense>::without_avx512[w.level](w.count, table, reinterpret_cast<const T *>(from), reinterpret_cast<T *>(to));
     else
         for (int64_t j = 0; j < w.count; ++j)
             dense(1, table + 2 * j, reinterpret_cast<const T *>(from + j * w.from_step), reinterpret_cast<T *>(to + j * w.to_step));
