@@ -45,8 +45,9 @@ ALL_THREADS = 0.2  # log2 of how much sooner all threads are expected to end, be
 MANY = 18.0  # from so many operations on, as log2; not in the factorizations, whose own threads bring little and may cost much
 OWN_THREADS = 0.3  # and the same of those that Backline divides the work among: how well libraries do so differs the most
 UNLISTED = 0.02  # and of how much longer they take than one where that alone was measured: nobody asked whether they help
-WIDER = ".dfti_double@"
+PLAIN, WIDER, BY_CHIRPS = ".dfti@", ".dfti_double@", ".dfti_chirp@"
 NARROWER = 1.0  # log2 of how much longer a transform takes in a wider format
+CONVOLVED = 0.4  # and of how much longer by MKL's own way than by convolution with a chirp, of a length with a large prime factor
 FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
@@ -316,14 +317,11 @@ class _Gains:
             known = next(iter(logs))
             least = math.log2(m.times[known]) - logs[known]
             unlisted |= {key: math.log2(time) - least for key, time in twin.items() if key not in self._float16}
-        unlisted |= {plain: logs[key] - NARROWER for key in logs for plain in _narrower(key) if plain not in logs}
+        unlisted |= {plain: logs[key] - NARROWER for key in logs if (plain := key.replace(WIDER, PLAIN)) not in logs}
+        own = {key: log for key, log in {**logs, **unlisted}.items() if PLAIN in key}
+        unlisted |= {other: log - CONVOLVED for key, log in own.items() if (other := key.replace(PLAIN, BY_CHIRPS)) not in logs}
         more = {key: (1 - KEPT_GAIN) * (gain - self._usual[key.partition(".")[0]]) for key, gain in _gains(logs)}
         return {key: log + more.get(key, 0.0) for key, log in logs.items()} | unlisted
-
-
-def _narrower(key: str) -> tuple[str, ...]:
-    """Returns the keys of the transforms in the dtype's own format that one in a wider format stands for; of others none."""
-    return tuple(key.replace(WIDER, f".{name}@") for name in ("dfti", "dfti_chirp")) if WIDER in key else ()
 
 
 def _gains(logs: Mapping[str, float]) -> Iterator[tuple[str, float]]:
