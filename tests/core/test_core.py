@@ -117,19 +117,20 @@ def same(x: Array, y: Array) -> bool:
     return bool((nan | (x.view(kind) == y.view(kind))).all())
 
 
-def two_ways(values: Array, dtype: Any, element: Any) -> tuple[Array, Array]:
-    """The conversion in rows (vector instructions) and by single elements (transposed)."""
+def three_ways(values: Array, dtype: Any, element: Any) -> tuple[Array, Array, Array]:
+    """The conversion in rows and in columns (vector instructions), and by single elements (transposed)."""
     flat = values.reshape(1, -1)
     row = copy(flat, np.zeros(flat.shape, dtype), element)[0]
     square = np.ascontiguousarray(values.reshape(-1, 16))
     single = copy(square, np.zeros((16, len(square)), dtype).T, element)
-    return row, np.ascontiguousarray(single).reshape(-1)
+    columns = copy(square.T, np.zeros(square.shape, dtype).T, element)
+    return row, columns.T.reshape(-1), np.ascontiguousarray(single).reshape(-1)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)])
 def test_every_half_widens_exactly(name: str, kind: Any) -> None:
     halves = HALVES.view(kind)
-    for result in two_ways(halves, np.float32, (name, "float32")):
+    for result in three_ways(halves, np.float32, (name, "float32")):
         assert same(result, halves.astype(np.float32))
 
 
@@ -147,10 +148,10 @@ def test_narrowing_rounds_to_nearest_even(name: str, kind: Any, rng: np.random.G
         padded = np.concatenate([values, np.zeros(-len(values) % 16, np.float32)])
         with np.errstate(all="ignore"):
             reference = padded.astype(kind)
-        for result in two_ways(padded, kind, ("float32", name)):
+        for result in three_ways(padded, kind, ("float32", name)):
             assert same(result, reference)
     nan = np.array([0x7F800001, 0xFF800001, 0x7FC00000, 0xFFFFFFFF] * 8, np.uint32).view(np.float32)
-    for result in two_ways(nan, kind, ("float32", name)):
+    for result in three_ways(nan, kind, ("float32", name)):
         assert np.isnan(result.astype(np.float32)).all()
         assert np.array_equal(np.signbit(result.astype(np.float32)), np.signbit(nan))
 

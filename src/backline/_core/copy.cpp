@@ -148,6 +148,19 @@ void convert(const Copy2D &c, const char *src, char *dst, F f) {
         }
 }
 
+// By vectors where numbers of both sides lie side by side, along either axis.
+template <class S, class D, class F>
+void convert_rows(Copy2D c, const char *src, char *dst, bool vectors, void (*row)(const char *, char *, int64_t), F f) {
+    constexpr int64_t from = sizeof(S), to = sizeof(D);
+    if (c.src0 == from && c.dst0 == to) {
+        std::swap(c.rows, c.cols);
+        std::swap(c.src0, c.src1);
+        std::swap(c.dst0, c.dst1);
+    }
+    if (vectors && c.src1 == from && c.dst1 == to) return by_rows(c, src, dst, row);
+    convert<S, D>(c, src, dst, f);
+}
+
 template <class T>
 void raw(const Copy2D &c, const char *src, char *dst) {
     int64_t size = sizeof(T);
@@ -186,18 +199,12 @@ void Copy2D::run(const char *src, char *dst) const {
         case Element::conj16:
             return convert<std::complex<double>, std::complex<double>>(*this, src, dst,
                                                                        [](auto x) { return std::conj(x); });
-        case Element::f16_f32:
-            if (has_f16c() && src1 == 2 && dst1 == 4) return by_rows(*this, src, dst, half_row);
-            return convert<uint16_t, float>(*this, src, dst, half_to_float);
-        case Element::f32_f16:
-            if (has_f16c() && src1 == 4 && dst1 == 2) return by_rows(*this, src, dst, to_half_row);
-            return convert<float, uint16_t>(*this, src, dst, float_to_half);
+        case Element::f16_f32: return convert_rows<uint16_t, float>(*this, src, dst, has_f16c(), half_row, half_to_float);
+        case Element::f32_f16: return convert_rows<float, uint16_t>(*this, src, dst, has_f16c(), to_half_row, float_to_half);
         case Element::bf16_f32:
-            if (has_avx2() && src1 == 2 && dst1 == 4) return by_rows(*this, src, dst, bfloat_row);
-            return convert<uint16_t, float>(*this, src, dst, [](uint16_t x) { return bfloat_to_float(x); });
+            return convert_rows<uint16_t, float>(*this, src, dst, has_avx2(), bfloat_row, [](uint16_t x) { return bfloat_to_float(x); });
         case Element::f32_bf16:
-            if (has_avx2() && src1 == 4 && dst1 == 2) return by_rows(*this, src, dst, to_bfloat_row);
-            return convert<float, uint16_t>(*this, src, dst, [](float x) { return float_to_bfloat(x); });
+            return convert_rows<float, uint16_t>(*this, src, dst, has_avx2(), to_bfloat_row, [](float x) { return float_to_bfloat(x); });
         case Element::i64_i32: return convert<int64_t, int32_t>(*this, src, dst, [](int64_t x) { return int32_t(x); });
         case Element::i32_i64: return convert<int32_t, int64_t>(*this, src, dst, [](int32_t x) { return int64_t(x); });
         case Element::count: break;
