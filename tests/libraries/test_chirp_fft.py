@@ -9,7 +9,7 @@ from fft_cases import arrays_like, error, problem, wanted
 
 from backline import _kernels, libraries
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.mkl.chirp_fft import FROM, TO, convolution_length, convolved, tables
+from backline.libraries.mkl.chirp_fft import FROM, GIVEN, TAKEN, TO, convolution_length, convolved, tables
 from backline.libraries.mkl.transform_trials import LARGEST, chance_factor
 from backline.problems.fft_problem import largest_factor
 
@@ -74,6 +74,11 @@ def test_what_is_convolved(x, lengths, op, is_one):
     assert convolved(problem(op, x, (0,), lengths)) == is_one
 
 
+def test_lines_that_cannot_be_listed_are_not_convolved():
+    many = np.broadcast_to(np.zeros(1, np.complex64), (1025, 131, 1024))
+    assert not convolved(problem("c2c", many, (1,))) and convolved(problem("c2c", many[1:], (1,)))
+
+
 def test_transforms_of_several_axes_are_not_convolved():
     assert not convolved(problem("c2c", np.zeros((131, 131), np.complex64), (0, 1)))
 
@@ -82,7 +87,8 @@ def test_transforms_of_several_axes_are_not_convolved():
 @pytest.mark.parametrize("step", [1, 3, -1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    ("real_numbers", "real_results", "ends"), [(0, 0, (0, 0)), (1, 0, (0, 0)), (0, 1, (0, 0)), (0, 0, (1, 1)), (0, 0, (1, 0)), (0, 0, (0, 1))]
+    ("real_numbers", "real_results", "ends"),
+    [(0, 0, (0, 0)), (1, 0, (0, 0)), (0, 1, (0, 0)), (0, 0, (1, 1)), (0, 0, (1, 0)), (0, 0, (0, 1)), (0, 0, (2, 2)), (0, 0, (2, 0)), (0, 0, (0, 2))],
 )
 def test_products_with_a_table_are_rounded_once_and_filled_up(level, dtype, step, real_numbers, real_results, ends):
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_kernels.addresses["transform_weight"])
@@ -94,11 +100,15 @@ def test_products_with_a_table_are_rounded_once_and_filled_up(level, dtype, step
         x = whole[::step]
         table = numbers(count, 1).astype(complex) / 3
         taken = x[:count].astype(complex)
-        if ends[0]:
+        if ends[0] == TAKEN:
             taken[:1] = taken[:1].real
-        if ends[1]:
+        if ends[1] == TAKEN:
             taken[-1:] = taken[-1:].real
         right = taken.real * table.real - taken.imag * table.imag + 1j * (taken.real * table.imag + taken.imag * table.real)
+        if ends[0] == GIVEN:
+            right[:1] = right[:1].real
+        if ends[1] == GIVEN:
+            right[-1:] = right[-1:].real
         right = (right.real if real_results else right).astype(real if real_results else both)
         for apart in (1, 2):
             to = np.full((count + zeros + 1, apart), 7, right.dtype)
@@ -147,6 +157,21 @@ def test_imaginary_parts_that_have_no_say(n, bad):
         for a in algorithms(threads):
             plan = mkl.prepare(p, a)
             assert np.array_equal(plan(x), plan(clean))
+
+
+@with_mkl
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["r2c", "c2c"])
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("n", [1009, 1018])
+def test_what_is_real_in_spectra_of_real_numbers_has_no_imaginary_part(n, sign, op, dtype):
+    x = numbers((2, n)).real.astype(dtype)
+    p = problem(op, x, (1,), sign=sign)
+    for threads in (1, 2, 3):
+        for a in algorithms(threads):
+            y = mkl.prepare(p, a)(x)
+            assert not y[:, 0].imag.any() and (n % 2 or not y[:, n // 2].imag.any()), a.key
+            assert y[:, 1].imag.all()
 
 
 @with_mkl

@@ -152,12 +152,13 @@ void convert(const Copy2D &c, const char *src, char *dst, F f) {
 template <class S, class D, class F>
 void convert_rows(Copy2D c, const char *src, char *dst, bool vectors, void (*row)(const char *, char *, int64_t), F f) {
     constexpr int64_t from = sizeof(S), to = sizeof(D);
-    if (c.src0 == from && c.dst0 == to) {
+    const bool rows = c.src1 == from && c.dst1 == to, columns = c.src0 == from && c.dst0 == to;
+    if (columns && (!rows || c.cols < c.rows)) {
         std::swap(c.rows, c.cols);
         std::swap(c.src0, c.src1);
         std::swap(c.dst0, c.dst1);
     }
-    if (vectors && c.src1 == from && c.dst1 == to) return by_rows(c, src, dst, row);
+    if (vectors && (rows || columns)) return by_rows(c, src, dst, row);
     convert<S, D>(c, src, dst, f);
 }
 

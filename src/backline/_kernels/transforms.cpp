@@ -35,11 +35,14 @@ struct Conversion {
     int64_t from_row, from_column, to_row, to_column;  // bytes
 };
 
+// What is real at an end: the number, whose imaginary part has no say, or the result, whose imaginary part becomes 0.
+constexpr int64_t kTaken = 1, kGiven = 2;
+
 struct Weighting {
     int64_t level;                       // of the instruction set
     int64_t item;                        // bytes of a real number: 4 or 8
     int64_t real_numbers, real_results;  // whether these are; not both
-    int64_t real_first, real_last;       // whether the imaginary part of the first and of the last number has no say
+    int64_t real_first, real_last;       // of the first and of the last: kTaken, kGiven, or 0
     int64_t count, zeros;                // numbers that are multiplied, and zeros that follow them
     int64_t from_step, to_step;          // bytes
 };
@@ -158,13 +161,18 @@ void weight_of(const Weighting &w, const double *table, const char *from, char *
                  : w.real_results ? weight_lines<T, false, true>
                                   : weight_lines<T, false, false>;
     lines(w, table, from, to);
-    for (int64_t end : {w.real_first && w.count ? 0 : int64_t(-1), w.real_last ? w.count - 1 : -1})
-        if (end >= 0)
-            weight_dense<T, true, false>(1, table + 2 * end, reinterpret_cast<const T *>(from + end * w.from_step),
-                                         reinterpret_cast<T *>(to + end * w.to_step));
+    auto end = [&](int64_t kind, int64_t at) {
+        T *result = reinterpret_cast<T *>(to + at * w.to_step);
+        if (kind == kTaken) weight_dense<T, true, false>(1, table + 2 * at, reinterpret_cast<const T *>(from + at * w.from_step), result);
+        if (kind == kGiven) result[1] = T(0);
+    };
+    if (w.count > 0) {
+        end(w.real_first, 0);
+        end(w.real_last, w.count - 1);
+    }
 }
 
-// `from` may be `to` where both are complex and the ends are like the rest.
+// `from` may be `to` where both are complex and no end is kTaken.
 void weight(const Weighting *w, const double *table, const char *from, char *to) {
     w->item == 4 ? weight_of<float>(*w, table, from, to) : weight_of<double>(*w, table, from, to);
 }

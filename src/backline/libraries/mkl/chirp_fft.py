@@ -19,7 +19,7 @@ from ...native.plan_builder import Pointer, shift
 from ...problems import Operand
 from ...problems.fft_problem import FftProblem, largest_factor
 from ..blas.cblas import BlasTraits
-from ..fft_steps import Dim, Lay, batches, offsets
+from ..fft_steps import MOST_OFFSETS, Dim, Lay, batches, offsets
 from ..kernels.vector_level import vector_level
 from ..reference import reference_fft
 from .mkl_fft import DftiSteps
@@ -29,12 +29,13 @@ __all__ = ["ChirpSteps", "convolution_length", "convolved"]
 
 FROM, TO = 129, 1 << 20  # points: fewer lose little as they are, and more lose too much in any case
 FACTORS = 1, 3, 5  # of powers of 2, the lengths at which MKL's error in float32 is the least
+TAKEN, GIVEN = 1, 2  # what is real at an end, in the words of transforms.cpp
 DTYPES = "float32", "float64", "complex64", "complex128"
 
 
 def convolved(p: FftProblem) -> bool:
     """Tells whether a Problem is of transforms of one axis, of a length with a large prime factor."""
-    if p.dtype.name not in DTYPES or p.op == "fft.r2r" or len(p.axes) != 1:
+    if p.dtype.name not in DTYPES or p.op == "fft.r2r" or len(p.axes) != 1 or p.items > MOST_OFFSETS:
         return False
     return FROM <= p.points <= TO and largest_factor(p.points) > LARGEST
 
@@ -88,16 +89,17 @@ class ChirpSteps(DftiSteps):
         line, spectrum = (b.work(length * item, shared=not self.divided) for _ in range(2))
         dims = batches(source, target, axes)
         count = prod(d[0] for d in dims)
+        ends = 1, int(points % 2 == 0)
+        taken, given = ((of * ends[0], of * ends[1]) for of in (TAKEN * (kind == "c2r"), GIVEN * (kind == "r2c")))
 
         def convolve(here: Pointer, there: Pointer, lines: int) -> None:
-            ends = (True, points % 2 == 0) if kind == "c2r" else (False, False)
-            self.weight(before, length, here, source.strides[axis], line, item, real_numbers=kind == "r2c", real_ends=ends)
+            self.weight(before, length, here, source.strides[axis], line, item, real_numbers=kind == "r2c", real_ends=taken)
             self.compute(-1, descriptor, line, spectrum)
             self.statuses += lines
             self.weight(factors, length, spectrum, item, spectrum, item)
             self.compute(1, descriptor, spectrum, line)
             self.statuses += lines
-            self.weight(after, len(after), line, item, there, target.strides[axis], real_results=kind == "c2r")
+            self.weight(after, len(after), line, item, there, target.strides[axis], real_results=kind == "c2r", real_ends=given)
 
         b.each()
         if self.divided:
@@ -109,16 +111,16 @@ class ChirpSteps(DftiSteps):
 
     def weight(
         self, table: Any, length: int, source: Pointer, step: int, target: Pointer, to_step: int,
-        *, real_numbers: bool = False, real_results: bool = False, real_ends: tuple[bool, bool] = (False, False),
+        *, real_numbers: bool = False, real_results: bool = False, real_ends: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         """Multiplies numbers with a table, and fills the target up to `length` with zeros; of one line, on all threads.
 
-        Where an end is real, the imaginary part of the first or of the last number has no say.
+        `real_ends` says of the first and of the last number whether it is real, or the result.
         """
         count, address, function = len(table), table.ctypes.data, _kernels.addresses["transform_weight"]
         kind, (starts, ends) = (vector_level(), self.real.itemsize, int(real_numbers), int(real_results)), real_ends
         if self.divided:
-            what = self.b.packed("<10q", *kind, int(starts), int(ends), count, length - count, step, to_step)
+            what = self.b.packed("<10q", *kind, starts, ends, count, length - count, step, to_step)
             self.b.call(function, [what, address, source, target])
             return
         self.b.each()
@@ -128,7 +130,7 @@ class ChirpSteps(DftiSteps):
         for first in firsts:
             numbers, whole = max(min(count - first, part), 0), min(length - first, part)
             at_end = first < count <= first + part
-            whats += [*kind, int(starts and first == 0), int(ends and at_end), numbers, whole - numbers, step, to_step]
+            whats += [*kind, starts * (first == 0), ends * at_end, numbers, whole - numbers, step, to_step]
         begins = [min(first, count) for first in firsts]
         here = source[0], source[1], tuple(n * step for n in begins)
         there = target[0], target[1], tuple(first * to_step for first in firsts)
