@@ -32,10 +32,8 @@ SOURCES = ROOT / "src" / "backline"
 MODULES: dict[str, tuple[str, ...]] = {"_core": (), "_kernels": ("_core/copy.cpp", "_core/transpose.cpp"), "_exchange": ()}
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-math-errno"]
 DEFINES = ["-DNPY_TARGET_VERSION=NPY_2_0_API_VERSION"]
-SPECIAL = {
-    name: ["-ffp-contract=off"]
-    for name in ("requantize.cpp", "requantize_float32.cpp", "quantize.cpp", "norms.cpp", "element_sums.cpp", "short_time.cpp")
-}
+UNFUSED = "requantize", "requantize_float32", "quantize", "norms", "element_sums", "short_time", "transforms"
+SPECIAL = {f"{name}.cpp": ["-ffp-contract=off"] for name in UNFUSED}
 PACKAGES = ("numpy", "ml_dtypes", "opt_einsum", "platformdirs")  # that rows cannot do without, CuPy aside
 GET_CUPY = "pip install 'cupy-cuda13x[ctk]' for NVIDIA's driver 580 and newer, 'cupy-cuda12x[ctk]' for older ones"
 PRELOADED = (
