@@ -29,7 +29,7 @@ __all__ = ["ChirpSteps", "convolution_length", "convolved"]
 
 FROM, TO = 129, 1 << 20  # points: fewer lose little as they are, and more lose too much in any case
 FACTORS = 1, 3, 5  # of powers of 2, the lengths at which MKL's error in float32 is the least
-TAKEN, GIVEN = 1, 2  # what is real at an end, in the words of transforms.cpp
+TAKEN, GIVEN = 1, 2  # the number or the result, as in transforms.cpp, is real at an end
 DTYPES = "float32", "float64", "complex64", "complex128"
 
 
@@ -89,8 +89,8 @@ class ChirpSteps(DftiSteps):
         line, spectrum = (b.work(length * item, shared=not self.divided) for _ in range(2))
         dims = batches(source, target, axes)
         count = prod(d[0] for d in dims)
-        ends = 1, int(points % 2 == 0)
-        taken, given = ((of * ends[0], of * ends[1]) for of in (TAKEN * (kind == "c2r"), GIVEN * (kind == "r2c")))
+        ends = 1, int(points % 2 == 0)  # the last element of half a spectrum is real where the length is even
+        taken, given = (tuple(side * end for end in ends) for side in (TAKEN * (kind == "c2r"), GIVEN * (kind == "r2c")))
 
         def convolve(here: Pointer, there: Pointer, lines: int) -> None:
             self.weight(before, length, here, source.strides[axis], line, item, real_numbers=kind == "r2c", real_ends=taken)
@@ -111,16 +111,17 @@ class ChirpSteps(DftiSteps):
 
     def weight(
         self, table: Any, length: int, source: Pointer, step: int, target: Pointer, to_step: int,
-        *, real_numbers: bool = False, real_results: bool = False, real_ends: tuple[int, int] = (0, 0),
+        *, real_numbers: bool = False, real_results: bool = False, real_ends: tuple[int, ...] = (0, 0),
     ) -> None:  # fmt: skip
         """Multiplies numbers with a table, and fills the target up to `length` with zeros; of one line, on all threads.
 
-        `real_ends` says of the first and of the last number whether it is real, or the result.
+        `real_ends` says of the first and of the last number whether its imaginary part counts as 0 (TAKEN), or that of the
+        result is written as 0 (GIVEN).
         """
         count, address, function = len(table), table.ctypes.data, _kernels.addresses["transform_weight"]
-        kind, (starts, ends) = (vector_level(), self.real.itemsize, int(real_numbers), int(real_results)), real_ends
+        fixed, (starts, ends) = (vector_level(), self.real.itemsize, int(real_numbers), int(real_results)), real_ends
         if self.divided:
-            what = self.b.packed("<10q", *kind, starts, ends, count, length - count, step, to_step)
+            what = self.b.packed("<10q", *fixed, starts, ends, count, length - count, step, to_step)
             self.b.call(function, [what, address, source, target])
             return
         self.b.each()
@@ -130,7 +131,7 @@ class ChirpSteps(DftiSteps):
         for first in firsts:
             numbers, whole = max(min(count - first, part), 0), min(length - first, part)
             at_end = first < count <= first + part
-            whats += [*kind, starts * (first == 0), ends * at_end, numbers, whole - numbers, step, to_step]
+            whats += [*fixed, starts * (first == 0), ends * at_end, numbers, whole - numbers, step, to_step]
         begins = [min(first, count) for first in firsts]
         here = source[0], source[1], tuple(n * step for n in begins)
         there = target[0], target[1], tuple(first * to_step for first in firsts)
