@@ -178,6 +178,34 @@ def test_sixteen_bit_products_whose_rows_fill_no_tiles_have_choices_of_their_own
         assert again is not None and (made.library, made.algorithm) == (again.library, again.name), made.problem.key
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_layers_of_few_rows_have_choices_of_their_own(loaded: None, dtype: Any) -> None:
+    rng = np.random.default_rng(2)
+    weight = rng.standard_normal((192, 320), F32).astype(dtype)
+    for rows in (*range(2, 14), 5, 11):
+        functional.linear(rng.standard_normal((rows, 320), F32).astype(dtype), weight, np.ones(192, dtype))
+        made = backline.explain()
+        assert made.problem.shape_class() == ("few added" if rows <= 8 else "thin added")
+        again = choose.choose(made.problem, measure=False).chosen
+        assert again is not None and (made.library, made.algorithm) == (again.library, again.name), made.problem.key
+
+
+def test_plain_products_of_wider_floats_are_one_class() -> None:
+    classes = [Problem.parse(f"matmul {dtype} {rows}x640 640x640").shape_class() for dtype in ("f32", "bf16") for rows in (4, 9)]
+    assert classes == ["thin", "thin", "few", "thin"]
+
+
+@pytest.mark.parametrize("points, shape_class", [(27, "1d"), (33, "1d odd"), (362, "1d 300-smooth"), (363, "1d odd"), (364, "1d")])
+def test_real_transforms_of_odd_length_are_a_class_of_their_own(loaded: None, points: int, shape_class: str) -> None:
+    x = np.random.default_rng(3).standard_normal(points)
+    half = backline.fft.rfft(x)
+    assert backline.explain().problem.shape_class() == shape_class
+    assert np.allclose(half, np.fft.rfft(x))
+    backline.fft.irfft(half, points)
+    assert backline.explain().problem.shape_class() == shape_class
+    assert Problem.parse(f"fft.fft c128 {points}").shape_class() == shape_class.removesuffix(" odd")
+
+
 def test_reasons_are_those_of_the_moment_of_the_call(loaded: None) -> None:
     need("mkl")
     a = np.ones((71, 71))

@@ -20,6 +20,7 @@ SMOOTH = 13  # largest prime factor of the lengths that libraries have kernels f
 # another one on.
 LARGEST_FACTORS = 19, 31, 47, 100, 300
 FEW = 5  # times a prime: an odd length of so much is transformed like the prime
+READY = 32  # points up to which libraries have kernels for whole lengths, odd ones of real numbers included
 SHORT, SHORT_BESIDE = 128, 256  # points up to which a convolution in float32 loses few digits, and beside another axis
 
 
@@ -138,10 +139,11 @@ class FftProblem(Problem):
         """Returns the part of the class that the prime factors make, and in real transforms whether the last length is odd."""
         lengths = [rough(n) for n in self.lengths]
         largest = max(map(largest_factor, lengths), default=1)
+        odd = self.op in ("fft.r2c", "fft.c2r") and lengths[-1] % 2 == 1
         if largest <= SMOOTH:
-            return ""
+            return " odd" * (odd and lengths[-1] > READY)
         smooth = next((f" {bound}-smooth" for bound in LARGEST_FACTORS if largest <= bound), " large factor")
-        if self.op not in ("fft.r2c", "fft.c2r") or lengths[-1] % 2 == 0:
+        if not odd:
             return smooth
         return f"{smooth} odd{' composite' if len(lengths) == 1 and lengths[0] > FEW * largest else ''}"
 

@@ -83,11 +83,15 @@ class ProductProblem(MatrixProblem):
         return self.m <= MOST_ROWS or self.n <= MOST_ROWS
 
     def shape_class(self) -> str:
-        # Of symbolic sizes that of this call: the class only says which measurements are the nearest. But for its second word, on
+        # Of symbolic sizes that of this call: the class only says which measurements are the nearest. But for "few" and "ragged", on
         # which much depends that changes from one size to the next.
         found = product_class(*map(rough, (self.m, self.n, self.k, self.items)))
-        ragged = self.dtype.name in HALVES and found in ("square", "thin", "batch") and self.k % TILE != 0
-        return found + " added" * (self.get("c") is not None and self.parameter("beta") != 0) + " ragged" * ragged
+        halves, added = self.dtype.name in HALVES, self.get("c") is not None and self.parameter("beta") != 0
+        # Loops of our own lead there, and cannot be had beyond. Of plain products of wider floats libraries are about as fast.
+        if found in ("square", "thin") and (halves or added or self.op != "matmul") and self.suits_loops:
+            found = "few"
+        ragged = halves and found in ("square", "thin", "few", "batch") and self.k % TILE != 0
+        return found + " added" * added + " ragged" * ragged
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,21 @@ ROUGH_BATCHES = (
     (35, 1413), (4, 10505), (2, 24041), (65, 368), (4, 2952), (12, 4195), (148, 298), (81, 318),
 )  # fmt: skip
 ROUGH_IMAGES = ((43, 32, 33), (224, 215), (202, 340), (90, 115), (300, 229), (88, 76), (148, 212), (60, 177))
+# More, most of them odd, whose largest prime factor is from 17 to 47, or is that of another axis.
+ODD = (57, 69, 111, 798, 1102, 1105, 1885, 2109, 3036, 4773, 6669, 7337, 40755, 46483, 71775, 72930, 125818, 158175, 216125, 309925)
+ODD_BATCHES = (
+    (26, 95), (149, 57), (4, 8379), (30, 289), (414, 31), (139, 145), (161, 217), (170, 217), (3, 759), (172, 37), (29, 329),
+)  # fmt: skip
+ODD_IMAGES = (
+    (34, 121), (27, 51), (28, 85), (68, 297), (108, 29), (92, 275), (31, 189), (87, 41), (147, 41), (268, 147), (445, 25),
+    (134, 39), (366, 325), (371, 63),
+)  # fmt: skip
+# The same of odd lengths without such factors.
+ODD_SMOOTH = (45, 99, 273, 729, 1617, 4095, 11025, 28875, 81675, 225225)
+ODD_SMOOTH_BATCHES = (
+    (200, 45), (700, 63), (24, 125), (64, 231), (130, 495), (12, 1575), (40, 2275), (5, 6875), (16, 14553), (3, 60025),
+)  # fmt: skip
+ODD_SMOOTH_IMAGES = ((60, 55), (96, 143), (200, 175), (110, 243), (33, 325), (420, 99), (24, 30, 35))
 ROUNDED_DOWN = (1009, 15015, 1000003, 129)  # odd lengths whose half is transformed back to one point fewer
 
 VECTORS = 64, 256, 512, 700, 900, 1400, 2048  # sizes of square matrices that are multiplied by a vector
@@ -283,6 +298,9 @@ def transforms(dtype: Any) -> Iterator[Call]:
     lines = *scattered(24, (1500, 15000)), *scattered(8, (15000, 60000)), *scattered(16, (100000, 450000))
     shapes += [(shape, None) for shape in lines]
     shapes += [(shape, (1,)) for shape in scattered(16, (30, 110), (280, 900))]
+    shapes += [((n,), None) for n in (*ODD, *ODD_SMOOTH)]
+    shapes += [(shape, (1,)) for shape in (*ODD_BATCHES, *ODD_SMOOTH_BATCHES)]
+    shapes += [(shape, None) for shape in (*ODD_IMAGES, *ODD_SMOOTH_IMAGES)]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
