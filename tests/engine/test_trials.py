@@ -138,6 +138,18 @@ def test_the_fastest_takes_over_and_every_result_is_right(several: Make) -> None
     assert len(library.ran) == 50  # a trial is a call, not one more
 
 
+@pytest.mark.parametrize("loading, ran", [(1e9, {"slow"}), (0.15, {"slow", "fast"})])
+def test_what_would_have_to_be_imported_is_tried_where_there_is_room_for_it(
+    several: Make, monkeypatch: pytest.MonkeyPatch, loading: float, ran: set[str]
+) -> None:
+    library = several(slow=3e-3, fast=1e-3)
+    monkeypatch.setattr(Several, "imported", lambda self: False)
+    monkeypatch.setattr(trials, "LOADING", loading)
+    with online():
+        calls(50)
+    assert set(library.ran) == ran
+
+
 def test_a_scope_without_it_learns_nothing_and_runs_the_ranking(several: Make) -> None:
     library = several(slow=3e-3, fast=1e-3)
     with online():

@@ -39,8 +39,10 @@ def test_asking_it_imports_nothing_of_scipy() -> None:
         choice = backline.explain("fft.fft", np.ones(8))
         assert "scipy" in [c.library for c in choice.candidates if c.verdict != "refused"]
         assert not [name for name in sys.modules if name.partition(".")[0] == "scipy"], "imported"
+        assert not library.imported()
         with backline.use("scipy", only=True):
             assert backline.fft.fft(np.ones(2)).tolist() == [2, 0]
+        assert library.imported()
         """
     )
 

@@ -122,7 +122,7 @@ class Trials:
                 if not learner.trial:
                     self.trial = "", None
                 break
-            if self.trial[0] != key and self._crowded(self.known.algorithms[key]):
+            if self.trial[0] != key and (self._crowded(self.known.algorithms[key]) or self._dear(self.known.algorithms[key])):
                 learner.puts_off(key)
                 continue
             try:
@@ -139,6 +139,11 @@ class Trials:
         if algorithm.threads == 1 or self.known.before is None:
             return False
         return bool(machine_load.between(self.known.before, machine_load.read(), algorithm.threads).disturbed)
+
+    def _dear(self, algorithm: Algorithm) -> bool:
+        """Tells whether something would be imported for an algorithm that takes longer than learning may."""
+        library = libraries.get(algorithm.library)
+        return not library.imported() and learned_records.costs.room(self.known.learner.overhead) < LOADING
 
     def _prepared(self, key: str, reason: str) -> Any:
         """Returns the Plan of a candidate, prepared as any choice is; the time for it is a cost of learning."""

@@ -318,6 +318,10 @@ class Library(Availability):
         """Tells if asking it anything costs no more than the answer: there is no file to load, or it was tried."""
         return True
 
+    def imported(self) -> bool:
+        """Tells if nothing that takes long has to be imported before an algorithm of it can be prepared."""
+        return True
+
     def version(self) -> str | None:
         raise NotImplementedError
 

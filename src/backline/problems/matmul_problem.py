@@ -83,8 +83,8 @@ class ProductProblem(MatrixProblem):
         return self.m <= MOST_ROWS or self.n <= MOST_ROWS
 
     def shape_class(self) -> str:
-        # Of symbolic sizes that of this call: the class only says which measurements are the nearest. But for "few" and "ragged", on
-        # which much depends that changes from one size to the next.
+        # Of symbolic sizes that of this call: the class only says which measurements are the nearest. But for "few" and "ragged",
+        # on which much depends that changes from one size to the next.
         found = product_class(*map(rough, (self.m, self.n, self.k, self.items)))
         halves, added = self.dtype.name in HALVES, self.get("c") is not None and self.parameter("beta") != 0
         # Loops of our own lead there, and cannot be had beyond. Of plain products of wider floats libraries are about as fast.

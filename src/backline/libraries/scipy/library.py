@@ -7,6 +7,7 @@ backend is set, and that may be Backline.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -93,12 +94,18 @@ class SciPy(Library):
                 self._version = str(import_module("scipy").__version__)
         return self._version
 
+    def imported(self) -> bool:
+        return self._module_name() in sys.modules
+
     def module(self) -> Any:
         """The compiled module."""
         from importlib import import_module
 
+        return import_module(self._module_name())
+
+    def _module_name(self) -> str:
         self.reason()
-        return import_module(f"scipy.fft.{self.folder}.{KINDS[self.folder][0]}")
+        return f"scipy.fft.{self.folder}.{KINDS[self.folder][0]}" if self.folder else ""
 
     def details(self) -> dict[str, Any]:
         return {"path": self.path, "found by": "imported", "pool": "scipy"} if self.available() else {}
