@@ -35,7 +35,7 @@ ROUGH_BATCHES = (
     (35, 1413), (4, 10505), (2, 24041), (65, 368), (4, 2952), (12, 4195), (148, 298), (81, 318),
 )  # fmt: skip
 ROUGH_IMAGES = ((43, 32, 33), (224, 215), (202, 340), (90, 115), (300, 229), (88, 76), (148, 212), (60, 177))
-# More, most of them odd, whose largest prime factor is from 17 to 47, or is that of another axis.
+# More, most of them odd, whose largest prime factor is from 17 to 47, is that of another axis, or is the length of the last axis.
 ODD = (
     57, 69, 111, 798, 1102, 1105, 1885, 2109, 3036, 4773, 6669, 7337, 40755, 46483, 71775, 72930, 125818, 158175, 216125, 309925,
 )  # fmt: skip
@@ -44,7 +44,7 @@ ODD_BATCHES = (
 )  # fmt: skip
 ODD_IMAGES = (
     (34, 121), (27, 51), (28, 85), (68, 297), (108, 29), (92, 275), (31, 189), (87, 41), (147, 41), (268, 147), (445, 25),
-    (134, 39), (366, 325), (371, 63),
+    (134, 39), (366, 325), (371, 63), (150, 107), (96, 131), (240, 151), (60, 173), (180, 229), (120, 293), (300, 269), (45, 211),
 )  # fmt: skip
 # The same of odd lengths without such factors.
 ODD_SMOOTH = (45, 99, 273, 729, 1617, 4095, 11025, 28875, 81675, 225225)
