@@ -195,6 +195,12 @@ def test_plain_products_of_wider_floats_are_one_class() -> None:
     assert classes == ["thin", "thin", "few", "thin"]
 
 
+@pytest.mark.parametrize("rows, outputs, shape_class", [(4, 640, "few"), (640, 4, "thin"), (6, 3, "thin"), (3, 3, "few"), (9, 640, "thin")])
+def test_few_outputs_of_a_layer_are_not_few_rows(loaded: None, rows: int, outputs: int, shape_class: str) -> None:
+    functional.linear(np.ones((rows, 64), F32), np.ones((outputs, 64), F32), np.ones(outputs, F32), activation="relu")
+    assert backline.explain().problem.shape_class() == shape_class
+
+
 @pytest.mark.parametrize("points, shape_class", [(27, "1d"), (33, "1d odd"), (362, "1d 300-smooth"), (363, "1d odd"), (364, "1d")])
 def test_real_transforms_of_odd_length_are_a_class_of_their_own(loaded: None, points: int, shape_class: str) -> None:
     x = np.random.default_rng(3).standard_normal(points)

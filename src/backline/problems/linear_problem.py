@@ -10,7 +10,7 @@ import numpy as np
 
 from . import Operand
 from .dtypes import HALVES
-from .matmul_problem import MatmulProblem, ProductProblem
+from .matmul_problem import MOST_ROWS, MatmulProblem, ProductProblem
 
 __all__ = ["LinearProblem"]
 
@@ -66,6 +66,11 @@ class LinearProblem(ProductProblem):
     def added(self) -> str:
         """Role of the operand that the product starts from; empty where there is none."""
         return "residual" if self.get("residual") else "bias" if self.get("bias") else ""
+
+    @cached_property
+    def suits_loops(self) -> bool:
+        """True where there are so few rows that there may be a compiled loop for the layer: it adds the bias to rows."""
+        return self.m <= min(MOST_ROWS, self.n)
 
     def shape_class(self) -> str:
         # Where functions of other libraries follow, rather than a maximum, they may take longer than the product.
