@@ -439,6 +439,34 @@ def test_recurrent_layers_with_a_batch_of_one_are_bound_by_memory(rankings: Path
         assert order[0] == f"{first}.steps@1"
 
 
+@pytest.mark.parametrize("where", [("intel", "amx", 2), ("amd", "avx2", 2)])
+def test_convolutions_that_no_ranking_has_are_expected_by_the_factors_of_the_length(
+    rankings: Path, as_on: Here, where: tuple[str, str, int]
+) -> None:
+    as_on(*where)
+
+    def entry(length: int, more: dict[str, float]) -> dict[str, Any]:
+        times = {"mkl.dfti@1": 10.0, "fftw.estimate@1": 25.0, **more}
+        problem = Problem.parse(f"fft.rfft f64 {length}")
+        return {
+            "op": problem.op, "dtype": "f64", "class": problem.shape_class(), "size": problem.place().work, "example": problem.key,
+            "order": list(times), "microseconds": list(times.values()),
+        }  # fmt: skip
+
+    def order(length: int, *entries: dict[str, Any]) -> tuple[str, ...]:
+        (rankings / "intel-amx-2c.json").write_text(json.dumps({"provenance": {"cpu": "the one"}, "entries": entries}))
+        forget()
+        return predicted_times.order_of(Problem.parse(f"fft.rfft f64 {length}").place(), own=False)
+
+    odd, even, smooth = 1009, 2018, 1024  # the first a prime, the second twice that
+    assert order(odd, entry(odd, {}))[0] == "mkl.dfti_chirp@1"
+    assert order(even, entry(even, {}))[0] == "mkl.dfti@1" and "mkl.dfti_chirp@1" in order(even, entry(even, {}))
+    assert "mkl.dfti_chirp@1" not in order(smooth, entry(smooth, {}))
+    assert order(odd, entry(odd, {"mkl.dfti_chirp@1": 40.0}))[0] == "mkl.dfti@1"  # what was measured counts
+    refused = {**entry(odd, {}), "order": ["mkl.dfti_double@1", "fftw.estimate@1"], "microseconds": [20.0, 30.0]}
+    assert order(odd, refused)[0] == "mkl.dfti_chirp@1"
+
+
 @pytest.mark.parametrize("processors", ranking_files._classes(), ids=str)
 def test_no_problem_is_ranked_twice(processors: ProcessorClass) -> None:
     keys = [entry["example"] for entry in ranking_files._read(processors).entries]

@@ -47,7 +47,13 @@ OWN_THREADS = 0.3  # and the same of those that Backline divides the work among:
 UNLISTED = 0.02  # and of how much longer they take than one where that alone was measured: nobody asked whether they help
 PLAIN, WIDER, BY_CHIRPS = ".dfti@", ".dfti_double@", ".dfti_chirp@"
 NARROWER = 1.0  # log2 of how much longer a transform takes in a wider format
-CONVOLVED = 0.4  # and of how much longer by MKL's own way than by convolution with a chirp, of a length with a large prime factor
+# And of how much longer it takes by MKL's own way than by convolution with a chirp, by the largest prime factor and, of real
+# numbers, by whether the last length is odd: near the medians of AMD's entries.
+CONVOLVED = {
+    "complex": {"100-smooth": -0.2, "300-smooth": 0.0, "large factor": 0.1},
+    "odd": {"100-smooth": 0.8, "300-smooth": 1.0, "large factor": 0.9},
+    "even": {"100-smooth": -0.8, "300-smooth": -0.4, "large factor": -0.5},
+}
 FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
@@ -246,10 +252,14 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         ratio = _ratios(listed, logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
         far = OTHER_SOURCE if known else 0.0
         gains = _Gains(processors, op) if processors != here else None
+        # A ranking that was measured before there were any.
+        chirps = op.startswith("fft.") and not any(BY_CHIRPS in key for m in listed for key in m.times)
         for m in listed:
             logs = logs_of[m.key]
             if gains:
                 logs = gains.moderated(m, logs)
+            elif chirps:
+                logs = {**logs, **_by_chirps(logs, m.place)}
             if known or processors != here:
                 many = processors != here and m.place.work >= MANY
                 logs = {key: log + ratio(m.place, key) - _sooner(key, op) * many for key, log in logs.items()}
@@ -317,11 +327,24 @@ class _Gains:
             known = next(iter(logs))
             least = math.log2(m.times[known]) - logs[known]
             unlisted |= {key: math.log2(time) - least for key, time in twin.items() if key not in self._float16}
-        unlisted |= {plain: logs[key] - NARROWER for key in logs if (plain := key.replace(WIDER, PLAIN)) not in logs}
-        own = {key: log for key, log in {**logs, **unlisted}.items() if PLAIN in key}
-        unlisted |= {other: log - CONVOLVED for key, log in own.items() if (other := key.replace(PLAIN, BY_CHIRPS)) not in logs}
+        unlisted |= _plain(logs) | _by_chirps(logs, m.place)
         more = {key: (1 - KEPT_GAIN) * (gain - self._usual[key.partition(".")[0]]) for key, gain in _gains(logs)}
         return {key: log + more.get(key, 0.0) for key, log in logs.items()} | unlisted
+
+
+def _plain(logs: Times) -> dict[str, float]:
+    """Returns what MKL's own transforms are expected to take that were refused, and computed in a wider format."""
+    return {plain: log - NARROWER for key, log in logs.items() if (plain := key.replace(WIDER, PLAIN)) not in logs}
+
+
+def _by_chirps(logs: Times, place: Place) -> dict[str, float]:
+    """Returns what convolutions with a chirp are expected to take where none was measured; nothing of lengths that have none."""
+    kind = "complex" if place.op == "fft.c2c" else "odd" if " odd" in place.shape_class else "even"
+    less = next((log for factor, log in CONVOLVED[kind].items() if factor in place.shape_class), None)
+    if less is None:
+        return {}
+    own = {key: log for key, log in {**logs, **_plain(logs)}.items() if PLAIN in key}
+    return {other: log - less for key, log in own.items() if (other := key.replace(PLAIN, BY_CHIRPS)) not in logs}
 
 
 def _gains(logs: Mapping[str, float]) -> Iterator[tuple[str, float]]:
