@@ -252,13 +252,12 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         ratio = _ratios(listed, logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
         far = OTHER_SOURCE if known else 0.0
         gains = _Gains(processors, op) if processors != here else None
-        # A ranking that was measured before there were any.
-        chirps = op.startswith("fft.") and not any(BY_CHIRPS in key for m in listed for key in m.times)
+        lacks_chirps = op.startswith("fft.") and not any(BY_CHIRPS in key for m in listed for key in m.times)
         for m in listed:
             logs = logs_of[m.key]
             if gains:
                 logs = gains.moderated(m, logs)
-            elif chirps:
+            elif lacks_chirps:  # measured by a version without them
                 logs = {**logs, **_by_chirps(logs, m.place)}
             if known or processors != here:
                 many = processors != here and m.place.work >= MANY
@@ -340,11 +339,11 @@ def _plain(logs: Times) -> dict[str, float]:
 def _by_chirps(logs: Times, place: Place) -> dict[str, float]:
     """Returns what convolutions with a chirp are expected to take where none was measured; nothing of lengths that have none."""
     kind = "complex" if place.op == "fft.c2c" else "odd" if " odd" in place.shape_class else "even"
-    less = next((log for factor, log in CONVOLVED[kind].items() if factor in place.shape_class), None)
-    if less is None:
+    gain = next((log for factor, log in CONVOLVED[kind].items() if factor in place.shape_class), None)
+    if gain is None:
         return {}
     own = {key: log for key, log in {**logs, **_plain(logs)}.items() if PLAIN in key}
-    return {other: log - less for key, log in own.items() if (other := key.replace(PLAIN, BY_CHIRPS)) not in logs}
+    return {other: log - gain for key, log in own.items() if (other := key.replace(PLAIN, BY_CHIRPS)) not in logs}
 
 
 def _gains(logs: Mapping[str, float]) -> Iterator[tuple[str, float]]:

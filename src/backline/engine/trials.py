@@ -122,7 +122,8 @@ class Trials:
                 if not learner.trial:
                     self.trial = "", None
                 break
-            if self.trial[0] != key and (self._crowded(self.known.algorithms[key]) or self._dear(self.known.algorithms[key])):
+            algorithm = self.known.algorithms[key]
+            if self.trial[0] != key and (self._crowded(algorithm) or self._import_waits(algorithm)):
                 learner.puts_off(key)
                 continue
             try:
@@ -140,8 +141,8 @@ class Trials:
             return False
         return bool(machine_load.between(self.known.before, machine_load.read(), algorithm.threads).disturbed)
 
-    def _dear(self, algorithm: Algorithm) -> bool:
-        """Tells whether something would be imported for an algorithm that takes longer than learning may."""
+    def _import_waits(self, algorithm: Algorithm) -> bool:
+        """Tells whether a package would have to be imported for an algorithm, and learning may not take that long yet."""
         library = libraries.get(algorithm.library)
         return not library.imported() and learned_records.costs.room(self.known.learner.overhead) < LOADING
 

@@ -36,13 +36,13 @@ ROUGH_BATCHES = (
 )  # fmt: skip
 ROUGH_IMAGES = ((43, 32, 33), (224, 215), (202, 340), (90, 115), (300, 229), (88, 76), (148, 212), (60, 177))
 # More, most of them odd, whose largest prime factor is from 17 to 47, is that of another axis, or is the length of the last axis.
-ODD = (
+MORE_ROUGH = (
     57, 69, 111, 798, 1102, 1105, 1885, 2109, 3036, 4773, 6669, 7337, 40755, 46483, 71775, 72930, 125818, 158175, 216125, 309925,
 )  # fmt: skip
-ODD_BATCHES = (
+MORE_ROUGH_BATCHES = (
     (26, 95), (149, 57), (4, 8379), (30, 289), (414, 31), (139, 145), (161, 217), (170, 217), (3, 759), (172, 37), (29, 329),
 )  # fmt: skip
-ODD_IMAGES = (
+MORE_ROUGH_IMAGES = (
     (34, 121), (27, 51), (28, 85), (68, 297), (108, 29), (92, 275), (31, 189), (87, 41), (147, 41), (268, 147), (445, 25),
     (134, 39), (366, 325), (371, 63), (150, 107), (96, 131), (240, 151), (60, 173), (180, 229), (120, 293), (300, 269), (45, 211),
 )  # fmt: skip
@@ -300,9 +300,9 @@ def transforms(dtype: Any) -> Iterator[Call]:
     lines = *scattered(24, (1500, 15000)), *scattered(8, (15000, 60000)), *scattered(16, (100000, 450000))
     shapes += [(shape, None) for shape in lines]
     shapes += [(shape, (1,)) for shape in scattered(16, (30, 110), (280, 900))]
-    shapes += [((n,), None) for n in (*ODD, *ODD_SMOOTH)]
-    shapes += [(shape, (1,)) for shape in (*ODD_BATCHES, *ODD_SMOOTH_BATCHES)]
-    shapes += [(shape, None) for shape in (*ODD_IMAGES, *ODD_SMOOTH_IMAGES)]
+    shapes += [((n,), None) for n in (*MORE_ROUGH, *ODD_SMOOTH)]
+    shapes += [(shape, (1,)) for shape in (*MORE_ROUGH_BATCHES, *ODD_SMOOTH_BATCHES)]
+    shapes += [(shape, None) for shape in (*MORE_ROUGH_IMAGES, *ODD_SMOOTH_IMAGES)]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
