@@ -28,7 +28,8 @@ import backline.fft
 from backline import libraries
 from backline.libraries.mkl.transform_trials import Trials, doubtful
 from backline.problems import operand
-from backline.problems.fft_problem import FftProblem, largest_factor
+from backline.problems.fft_problem import FftProblem
+from backline.problems.length_factors import largest_factor
 
 Array = np.ndarray[Any, Any]
 

@@ -131,7 +131,7 @@ def measure(count: int, seed: int) -> None:
 
 def nearest_entry(problem: Problem) -> tuple[str, ...]:
     """The order of the entry of the same operation, dtype and class of shapes that is nearest in size."""
-    op, dtype, shape_class, work, _ = problem.place()
+    op, dtype, shape_class, work = problem.place()[:4]
     for processors in ranking_files.nearest_classes(ranking_files.here()):
         found = [m for m in ranking_files.measured(processors, op) if m.place[1:3] == (dtype, shape_class)]
         if found:

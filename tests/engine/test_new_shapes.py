@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import random
@@ -23,6 +24,7 @@ from backline.libraries.base import Library
 from backline.libraries.onednn.primitives import Engine
 from backline.nn import functional
 from backline.problems import Problem
+from backline.problems.length_factors import lengths_in
 from support import clean, need
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -201,15 +203,28 @@ def test_few_outputs_of_a_layer_are_not_few_rows(loaded: None, rows: int, output
     assert backline.explain().problem.shape_class() == shape_class
 
 
-@pytest.mark.parametrize("points, shape_class", [(27, "1d"), (33, "1d odd"), (362, "1d 300-smooth"), (363, "1d odd"), (364, "1d")])
-def test_real_transforms_of_odd_length_are_a_class_of_their_own(loaded: None, points: int, shape_class: str) -> None:
+@pytest.mark.parametrize("points, factor, odd", [(363, 13, 1.0), (364, 13, 0.0), (26 * 17, 17, 0.0), (1009, 1009, 1.0)])
+def test_factors_of_a_transforms_length_are_part_of_its_place(loaded: None, points: int, factor: int, odd: float) -> None:
     x = np.random.default_rng(3).standard_normal(points)
     half = backline.fft.rfft(x)
-    assert backline.explain().problem.shape_class() == shape_class
     assert np.allclose(half, np.fft.rfft(x))
+    places = [backline.explain().problem.place()]
     backline.fft.irfft(half, points)
-    assert backline.explain().problem.shape_class() == shape_class
-    assert Problem.parse(f"fft.fft c128 {points}").shape_class() == shape_class.removesuffix(" odd")
+    places.append(backline.explain().problem.place())
+    for place in (*places, Problem.parse(f"fft.fft c128 {points}").place()):
+        assert place.shape_class == "1d" and place.factors == (math.log2(factor / 13), 0.0, odd, 0.0)
+
+
+@pytest.mark.parametrize("name, shape, options", [
+    ("rfft", (6, 100), {}), ("ihfft", (101,), {"n": 90}), ("irfft", (4, 65), {}), ("hfft", (65, 4), {"dim": 0}),
+    ("ifft", (30, 7, 2), {"dim": 1, "n": 32}), ("fftn", (4, 5, 6), {"dim": (2, 0)}), ("irfft2", (3, 8, 33), {}),
+    ("irfftn", (8, 33), {"s": (7, 63)}), ("dct", (5, 20), {"dim": 0}), ("dstn", (5, 20), {"type": 3}), ("fft", (4, 6), {"dim": 0}),
+])  # fmt: skip
+def test_lengths_are_read_from_the_key(loaded: None, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    getattr(backline.fft, name)(np.ones(shape), **options)
+    problem = backline.explain().problem
+    assert lengths_in(problem.key) == problem.lengths
+    assert problem.place() == problem.place()._replace(factors=()).sized_as(problem.key)
 
 
 def test_reasons_are_those_of_the_moment_of_the_call(loaded: None) -> None:

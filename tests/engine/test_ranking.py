@@ -109,6 +109,7 @@ def test_entries_have_the_dtype_and_the_class_of_shapes_that_their_problems_have
         except BadValue:  # a key that is no call
             continue
         assert (place.op, place.dtype, place.shape_class) == (entry["op"], entry["dtype"], entry["class"]), entry["example"]
+        assert place.factors == place._replace(factors=()).sized_as(entry["example"]).factors
         assert abs(place.work - entry["size"]) < 0.01
         checked += 1
     assert checked > len(json.loads(path.read_text())["entries"]) / 2
@@ -437,6 +438,28 @@ def test_recurrent_layers_with_a_batch_of_one_are_bound_by_memory(rankings: Path
         forget()
         order = predicted_times.order_of(Place("lstm", "f32", shape_class, 20.0, (3.0, 0.0, 6.0)), own=False)
         assert order[0] == f"{first}.steps@1"
+
+
+@pytest.mark.parametrize(("asked", "near", "far"), [
+    ("fft.fft c128 997", "fft.fft c128 1009", "fft.fft c128 1001"),  # a prime, 7 x 11 x 13
+    ("fft.rfft f64 999", "fft.rfft f64 1001", "fft.rfft f64 1000"),  # odd, even
+    ("fft.fftn c128 60x62", "fft.fftn c128 60x58", "fft.fftn c128 58x60"),  # the prime of the last length, of the other one
+    ("fft.fftn c128 48x57", "fft.fftn c128 64x51", "fft.fftn c128 63x51"),  # a power of two
+])  # fmt: skip
+def test_transforms_are_nearer_to_those_of_lengths_with_like_factors(
+    rankings: Path, as_on: Here, asked: str, near: str, far: str
+) -> None:
+    as_on("intel", "amx", 2)
+    like, other = {"a.x@1": 1.0, "b.x@1": 2.0}, {"b.x@1": 1.0, "a.x@1": 2.0}
+    for first, times in (("a.x@1", (like, other)), ("b.x@1", (other, like))):
+        entries = []
+        for key, each in zip((near, far), times, strict=True):
+            place = Problem.parse(key).place()
+            entries.append({"op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": place.work, "example": key})
+            entries[-1] |= {"order": list(each), "microseconds": list(each.values())}
+        (rankings / "intel-amx-2c.json").write_text(json.dumps({"provenance": {"cpu": "the one"}, "entries": entries}))
+        forget()
+        assert predicted_times.order_of(Problem.parse(asked).place(), own=False)[0] == first
 
 
 @pytest.mark.parametrize("where", [("intel", "amx", 2), ("amd", "avx2", 2)])

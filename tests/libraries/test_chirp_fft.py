@@ -11,7 +11,7 @@ from backline import _kernels, libraries
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.mkl.chirp_fft import FROM, GIVEN, TAKEN, TO, convolution_length, convolved, tables
 from backline.libraries.mkl.transform_trials import LARGEST, chance_factor
-from backline.problems.fft_problem import largest_factor
+from backline.problems.length_factors import largest_factor
 
 SEED = int(os.environ.get("BACKLINE_TEST_SEED", "0"))
 mkl = libraries.get("mkl")

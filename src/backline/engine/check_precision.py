@@ -15,7 +15,8 @@ from .. import libraries, switches
 from ..errors import BadValue
 from ..libraries.base import Algorithm, planner_for
 from ..problems import SHORT, Problem, short
-from ..problems.fft_problem import SMOOTH, FftProblem, largest_factor
+from ..problems.fft_problem import FftProblem
+from ..problems.length_factors import SMOOTH, largest_factor
 from .choice import Candidate
 from .choose import choose, planner
 from .effective_precision import FINENESS, node, permitted, spelled

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..native.processor_class import ProcessorClass
 from ..problems import Place
+from ..problems.length_factors import SMOOTH
 from ..problems.symbolic_sizes import SIZE_STEPS, WORK_STEPS
 from . import ranking_files
 from .algorithm_keys import DIVIDED, on_one_thread
@@ -35,6 +36,8 @@ SHIPPED_ONLY = -1  # in the place of a generation of records
 # were left out, one by one and class by class, of those between half and twice each: `benchmarks/ranking_regret.py` judges them.
 WIDTH = 0.7  # within which a measurement counts
 SIZES = 0.4  # the part that the sizes have in a distance, beside the work
+FACTORS = 1.6, 1.6, 3.0, 0.25  # the parts that factors of a transform's lengths have: of the last, of others, its parity, twos
+FACTOR_STEPS = 2  # to a doubling of a factor
 OTHER_LENGTH = 3.0  # what arrays of other dimensions add
 OTHER_SHAPE = 5.0  # what another class of shapes adds,
 LIKE_SHAPE = 3.5  # one whose first word is the same,
@@ -47,12 +50,12 @@ OWN_THREADS = 0.3  # and the same of those that Backline divides the work among:
 UNLISTED = 0.02  # and of how much longer they take than one where that alone was measured: nobody asked whether they help
 PLAIN, WIDER, BY_CHIRPS = ".dfti@", ".dfti_double@", ".dfti_chirp@"
 NARROWER = 1.0  # log2 of how much longer a transform takes in a wider format
-# And of how much longer it takes by MKL's own way than by convolution with a chirp, by the largest prime factor and, of real
-# numbers, by whether the last length is odd: near the medians of AMD's entries.
+# And of how much longer it takes by MKL's own way than by convolution with a chirp, where the largest prime factor is above a
+# number; of real numbers also by whether the last length is odd: near the medians of AMD's entries.
 CONVOLVED = {
-    "complex": {"100-smooth": -0.2, "300-smooth": 0.0, "large factor": 0.1},
-    "odd": {"100-smooth": 0.8, "300-smooth": 1.0, "large factor": 0.9},
-    "even": {"100-smooth": -0.8, "300-smooth": -0.4, "large factor": -0.5},
+    "complex": {300: 0.1, 100: 0.0, 47: -0.2},
+    "odd": {300: 0.9, 100: 1.0, 47: 0.8},
+    "even": {300: -0.5, 100: -0.4, 47: -0.8},
 }
 FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
@@ -82,15 +85,16 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
     Parameters
     ----------
     place
-        Operation, dtype, shape class, work and sizes of the Problem.
+        Operation, dtype, shape class, work, sizes and factors of the Problem.
     own
         Whether what was measured on this machine counts beside the shipped rankings.
     """
     generation = record_store.generation() if own else SHIPPED_ONLY
     # Within a step times differ by less than a fifth, and a program's shapes share the answers.
-    op, dtype, shape_class, work, sizes = place
+    op, dtype, shape_class, work, sizes, factors = place
     sizes = tuple(round(SIZE_STEPS * s) / SIZE_STEPS for s in sizes)
-    rounded = Place(op, dtype, shape_class, round(WORK_STEPS * work) / WORK_STEPS, sizes)
+    factors = tuple(round(FACTOR_STEPS * f) / FACTOR_STEPS for f in factors)
+    rounded = Place(op, dtype, shape_class, round(WORK_STEPS * work) / WORK_STEPS, sizes, factors)
     return _ordered(ranking_files.here(), rounded, generation)
 
 
@@ -147,6 +151,7 @@ class Points:
         self.keys, self.origins = keys, origins
         self.places = [m.place for m, _, _ in found]
         self.work = np.array([p.work for p in self.places])
+        self.factors = np.array([p.factors for p in self.places]) * FACTORS if self.places[0].factors else None
         self.far = np.array([far for _, far, _ in found])
         self.added = np.array([NUMPY * key.startswith("numpy.") for key in keys])
         powers = 2.0 ** (POWER * _filled(found, keys))
@@ -169,7 +174,10 @@ class Points:
         if scales is None:
             scales = self._known[kind] = self._scales(*kind)
         added, of_work, of_sizes, sizes = scales
-        return added + of_work * np.abs(self.work - place.work) + np.abs(sizes - of_sizes * np.array(place.sizes)).sum(axis=1)
+        apart = added + of_work * np.abs(self.work - place.work) + np.abs(sizes - of_sizes * np.array(place.sizes)).sum(axis=1)
+        if self.factors is None:
+            return apart
+        return apart + np.abs(self.factors - np.multiply(FACTORS, place.factors)).sum(axis=1)
 
     def predicted(self, distances: Any) -> Any:
         """Returns log2 of the time of each key over that of the fastest: a mean over all, the nearer counting more.
@@ -337,9 +345,13 @@ def _plain(logs: Times) -> dict[str, float]:
 
 
 def _by_chirps(logs: Times, place: Place) -> dict[str, float]:
-    """Returns what convolutions with a chirp are expected to take where none was measured; nothing of lengths that have none."""
-    kind = "complex" if place.op == "fft.c2c" else "odd" if " odd" in place.shape_class else "even"
-    gain = next((log for factor, log in CONVOLVED[kind].items() if factor in place.shape_class), None)
+    """Returns what convolutions with a chirp are expected to take where none was measured; nothing where there is none."""
+    if not place.factors:
+        return {}
+    *beyond, odd, _ = place.factors
+    kind = "complex" if place.op == "fft.c2c" else "odd" if odd else "even"
+    largest = round(SMOOTH * 2 ** max(beyond))
+    gain = next((log for above, log in CONVOLVED[kind].items() if largest > above), None)
     if gain is None:
         return {}
     own = {key: log for key, log in {**logs, **_plain(logs)}.items() if PLAIN in key}

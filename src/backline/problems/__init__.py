@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .length_factors import factors_of, lengths_in
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
 from .symbolic_sizes import SIZE_STEPS, WORK_STEPS, log2_in_steps
@@ -104,6 +105,8 @@ class Place(NamedTuple):
         log2 of the floating-point operations; 0 for less than one.
     sizes : tuple of float
         log2 of the sizes of the arrays, as the key of the Problem lists them, but for those beyond `SIZED`.
+    factors : tuple of float
+        Of transforms what the prime factors of their lengths tell, as `length_factors` has it; empty for all else.
     """
 
     op: str
@@ -111,9 +114,10 @@ class Place(NamedTuple):
     shape_class: str
     work: float
     sizes: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        """Returns the place as tuning records hold it, beside the key, which has the sizes."""
+        """Returns the place as tuning records hold it, beside the key, which has the sizes and their factors."""
         return f"{self.op}|{self.dtype}|{self.shape_class}|{self.work:.2f}"
 
     @classmethod
@@ -123,13 +127,17 @@ class Place(NamedTuple):
         Examples
         --------
         >>> Place.parse("matmul|f32|square|25.58")
-        Place(op='matmul', dtype='f32', shape_class='square', work=25.58, sizes=())
+        Place(op='matmul', dtype='f32', shape_class='square', work=25.58, sizes=(), factors=())
+        >>> Place.parse("fft.c2c|c64|1d batch 31-smooth|12").shape_class  # as records of earlier versions have it
+        '1d batch'
         """
         op, dtype, shape_class, work = text.split("|")
+        if op.startswith("fft."):
+            shape_class = " ".join(word for word in shape_class.split() if word in ("1d", "2d", "batch"))
         return cls(op, dtype, shape_class, float(work))
 
     def sized_as(self, key: str) -> Place:
-        """Returns the place with the sizes of the arrays that the key of its Problem has.
+        """Returns the place with the sizes of the arrays that the key of its Problem has, and with their factors.
 
         Examples
         --------
@@ -137,7 +145,8 @@ class Place(NamedTuple):
         (6.0, 5.0, 5.0, 4.0)
         """
         shapes = _SHAPES.findall(key)[: SIZED.get(self.op)]
-        return self._replace(sizes=tuple(log2_in_steps(int(n), SIZE_STEPS) for shape in shapes for n in shape.split("x")))
+        sizes = tuple(log2_in_steps(int(n), SIZE_STEPS) for shape in shapes for n in shape.split("x"))
+        return self._replace(sizes=sizes, factors=factors_of(lengths_in(key)) if self.op.startswith("fft.") else ())
 
 
 @dataclass(frozen=True)
@@ -248,6 +257,10 @@ class Problem:
         """Returns the class of the shape beyond its size: vectors, batches, thin matrices, kernels of one point."""
         return "batch" if getattr(self, "items", 1) > 1 else ""
 
+    def factors(self) -> tuple[float, ...]:
+        """Returns what the prime factors of the lengths tell where they count."""
+        return ()
+
     def place(self) -> Place:
         """Returns where the Problem stands among those whose times are known."""
         return self._place
@@ -256,7 +269,8 @@ class Problem:
     def _place(self) -> Place:
         compared = self._shown[: SIZED.get(self.op)]
         sizes = tuple(log2_in_steps(n, SIZE_STEPS) for o in compared for n in o.shape)
-        return Place(self.op, short(self.dtype), self.shape_class(), log2_in_steps(self.flops, WORK_STEPS), sizes)
+        work = log2_in_steps(self.flops, WORK_STEPS)
+        return Place(self.op, short(self.dtype), self.shape_class(), work, sizes, self.factors())
 
     @cached_property
     def summands(self) -> int:

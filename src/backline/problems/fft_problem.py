@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import ceil, log2, prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from . import Problem, short
+from .length_factors import factors_of, largest_factor
 from .symbolic_sizes import rough
 from .symbolic_values import SymbolicFactor
 
-__all__ = ["FftProblem", "largest_factor"]
+__all__ = ["FftProblem"]
 
-SMOOTH = 13  # largest prime factor of the lengths that libraries have kernels for
-# Other lengths are told apart by their largest prime factor: libraries compute those by definition or by a convolution, each from
-# another one on.
-LARGEST_FACTORS = 19, 31, 47, 100, 300
-FEW = 5  # times a prime: an odd length of so much is transformed like the prime
-READY = 32  # points up to which libraries have kernels for whole lengths, odd ones of real numbers included
 SHORT, SHORT_BESIDE = 128, 256  # points up to which a convolution in float32 loses few digits, and beside another axis
 
 
@@ -133,19 +128,11 @@ class FftProblem(Problem):
         return ceil(log2(max(self.points, 2)))
 
     def shape_class(self) -> str:
-        return f"{min(len(self.axes), 2)}d{' batch' if rough(self.items) > 1 else ''}{self._factors()}"
+        """Returns "1d", or "2d" for more axes, with "batch" behind it where there are several transforms."""
+        return f"{min(len(self.axes), 2)}d{' batch' if rough(self.items) > 1 else ''}"
 
-    def _factors(self) -> str:
-        """Returns the part of the class that the prime factors make, and in real transforms whether the last length is odd."""
-        lengths = [rough(n) for n in self.lengths]
-        largest = max(map(largest_factor, lengths), default=1)
-        odd = self.op in ("fft.r2c", "fft.c2r") and lengths[-1] % 2 == 1
-        if largest <= SMOOTH:
-            return " odd" * (odd and lengths[-1] > READY)
-        smooth = next((f" {bound}-smooth" for bound in LARGEST_FACTORS if largest <= bound), " large factor")
-        if not odd:
-            return smooth
-        return f"{smooth} odd{' composite' if len(lengths) == 1 and lengths[0] > FEW * largest else ''}"
+    def factors(self) -> tuple[float, ...]:
+        return factors_of(tuple(map(rough, self.lengths)))
 
     @cached_property
     def flops(self) -> float:
@@ -198,26 +185,6 @@ class FftProblem(Problem):
         if self.device != "cpu":
             rest.append(f"on {self.device}")
         return " ".join([f"fft.{name}{'' if one else 'n'}", short(self.dtype), o.text(), *rest])
-
-
-@lru_cache(maxsize=4096)
-def largest_factor(n: int) -> int:
-    """Return the largest prime factor of a positive integer, 1 for 1.
-
-    Above 2^40, where looking would take long, a remaining factor that is not known to be prime counts as one.
-
-    Examples
-    --------
-    >>> [largest_factor(n) for n in (1, 64, 1030, 8251)]
-    [1, 2, 103, 223]
-    """
-    found, factor, rest = 1, 2, n
-    while factor * factor <= rest and factor < 1 << 20:
-        while rest % factor == 0:
-            rest //= factor
-            found = factor
-        factor += 1 if factor == 2 else 2
-    return max(found, rest)
 
 
 # Operation and sign -> the function of one dimension; with an n behind it, that of several.

@@ -17,7 +17,8 @@ import numpy as np
 from ... import _kernels
 from ...native.plan_builder import Pointer, shift
 from ...problems import Operand
-from ...problems.fft_problem import FftProblem, largest_factor
+from ...problems.fft_problem import FftProblem
+from ...problems.length_factors import largest_factor
 from ..blas.cblas import BlasTraits
 from ..fft_steps import MOST_OFFSETS, Dim, Lay, batches, offsets
 from ..kernels.vector_level import vector_level

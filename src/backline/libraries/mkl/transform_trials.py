@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ...problems import Operand
-from ...problems.fft_problem import FftProblem, largest_factor
+from ...problems.fft_problem import FftProblem
+from ...problems.length_factors import largest_factor
 from .. import fixed_order
 from ..base import Algorithm
 from ..reference import reference_fft
