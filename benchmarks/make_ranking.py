@@ -16,7 +16,6 @@ lists for it any more is left out; nobody could choose it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -118,15 +117,14 @@ def lesser(times, entry, able):
     return {key: min(time, times.get(key, time)) for key, time in {**times, **before}.items()}
 
 
-def write(path, provenance, entries):
-    lines = ",\n  ".join(json.dumps(e) for e in entries)
-    text = '{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n"
-    write_whole(path, text.encode())
+def write(processors, provenance, entries):
+    made = ranking_files.Ranking.of(processors, provenance, entries)
+    write_whole(ranking_files.file_name(processors), made.text().encode())
 
 
 def refresh(name):
     found = ranking_files._read(ProcessorClass.parse(name))
-    write(ranking_files.file_name(found.processors), found.provenance, list(refreshed(found.entries, backline.get_num_threads())))
+    write(found.processors, found.provenance, refreshed(found.entries(), backline.get_num_threads()))
 
 
 def asked():
@@ -170,18 +168,17 @@ def main() -> None:
         return refresh(words.refresh)
     threads = backline.get_num_threads()
     wanted, new = words.parts or list(designed_problems.PARTS), words.new or words.again is not None
-    path = ranking_files.file_name(ranking_files.here())
-    old = {"entries": []}
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as stream:
-            old = json.load(stream)
-    before = {e["example"]: e for e in old["entries"]}
-    named = {(e["op"], e["dtype"]): set() for e in old["entries"]}
-    for e in old["entries"]:
+    here = ranking_files.here()
+    there = os.path.exists(ranking_files.file_name(here))
+    old = ranking_files._read(here) if there else ranking_files.Ranking(here, {}, ())
+    known = old.entries()
+    before = {e["example"]: e for e in known}
+    named = {(e["op"], e["dtype"]): set() for e in known}
+    for e in known:
         named[e["op"], e["dtype"]].update(key.partition("@")[0] for key in e["order"])
     tables = {part: list(designed_problems.problems(part)) for part in wanted}
     made = {problem.key for table in tables.values() for problem in table}
-    entries = [e for e in old["entries"] if part_of(e) not in wanted and e["example"] not in made]
+    entries = [e for e in known if part_of(e) not in wanted and e["example"] not in made]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopped = False
     try:
@@ -204,10 +201,10 @@ def main() -> None:
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
     whole = not new and not stopped and set(wanted) == set(designed_problems.PARTS)
-    if entries and "provenance" in old and not whole:  # a part of it is older
-        provenance["cpu"] = old["provenance"]["cpu"]
-        provenance["command"] = f"{old['provenance']['command']} ({old['provenance']['date']}); {provenance['command']}"
-    write(path, provenance, entries)
+    if entries and there and not whole:  # a part of it is older
+        provenance["cpu"] = old.provenance["cpu"]
+        provenance["command"] = f"{old.provenance['command']} ({old.provenance['date']}); {provenance['command']}"
+    write(here, provenance, entries)
 
 
 if __name__ == "__main__":

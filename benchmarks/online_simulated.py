@@ -135,7 +135,7 @@ class Simulated:
 def main() -> None:
     true, ours = named(option("--true", "intel-amx-2c")), named(option("--class", "amd-avx512-2c"))
     ranking_files.here = lambda: true
-    precise = [e for e in ranking_files.shipped().entries if sum(fineness(key) == 2 for key in e["order"]) > 1]
+    precise = [e for e in ranking_files.shipped().entries() if sum(fineness(key) == 2 for key in e["order"]) > 1]
     ranking_files.here = lambda: ours
     problems = [Simulated(entry) for entry in precise[:: int(option("--few", "1"))]]
     calls = int(option("--calls", "50"))

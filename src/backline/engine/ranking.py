@@ -252,6 +252,6 @@ def report() -> dict[str, Any]:
     mine = [r for r in record_store.every() if r.place]
     return {
         "class": str(ranking_files.here()), "shipped for": str(found.processors), "measured on": found.provenance["cpu"],
-        "cores": found.provenance["cores"], "date": found.provenance["date"], "entries": len(found.entries),
+        "cores": found.provenance["cores"], "date": found.provenance["date"], "entries": len(found.rows),
         "measured here": sum(not r.disturbed for r in mine), "measured on a busy machine": sum(bool(r.disturbed) for r in mine),
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,11 +14,14 @@ from .tuning.record import RENAMED, current_key
 
 __all__ = ["Measured", "Ranking", "file_name", "here", "measured", "nearest_classes", "provenance", "shipped"]
 
+_ROW = '{"op": "'  # how an entry begins
 FOLDER = os.path.join(os.path.dirname(__file__), "rankings")
 
 
 class Ranking(NamedTuple):
     """Measured times on one machine.
+
+    A file has one entry a row. They are thousands, of which a program needs those of a few operations: only these are decoded.
 
     Attributes
     ----------
@@ -25,14 +29,60 @@ class Ranking(NamedTuple):
         The class of its processor.
     provenance : dict
         Processor, cores, date, command and versions of the libraries.
-    entries : list of dict
-        Operation, dtype, shape class, size (log2 of the floating-point operations), example; keys of algorithms, the fastest
-        first, and their times in microseconds.
+    rows : tuple of str
+        The entries as JSON, each beginning with its operation.
     """
 
     processors: ProcessorClass
     provenance: dict[str, Any]
-    entries: list[dict[str, Any]]
+    rows: tuple[str, ...]
+
+    @classmethod
+    def of(cls, processors: ProcessorClass, provenance: dict[str, Any], entries: Iterable[dict[str, Any]]) -> Ranking:
+        """Returns the ranking that has these entries."""
+        import json
+
+        return cls(processors, provenance, tuple(map(json.dumps, entries)))
+
+    def entries(self, op: str = "") -> list[dict[str, Any]]:
+        """Returns the entries of an operation, or all.
+
+        Each is a dict of operation, dtype, shape class, size (log2 of the floating-point operations), example, keys of
+        algorithms, the fastest first, and their times in microseconds.
+        """
+        import json
+
+        start = _ROW + (f'{op}", ' if op else "")
+        text = ",".join(row for row in self.rows if row.startswith(start))
+        found: list[dict[str, Any]] = json.loads(f"[{text}]")
+        if any(f'"{old}@' in text for old in RENAMED):  # seldom one that has changed
+            for entry in found:
+                _rename(entry)
+        return found
+
+    def text(self) -> str:
+        """Returns the content of a file that `parse` reads."""
+        import json
+
+        rows = ",".join(f"\n  {row}" for row in self.rows)
+        return f'{{"provenance": {json.dumps(self.provenance)},\n "entries": [{rows}\n ]}}\n'
+
+    @classmethod
+    def parse(cls, processors: ProcessorClass, text: str) -> Ranking:
+        """Returns the ranking that `text` wrote.
+
+        Examples
+        --------
+        >>> here = ProcessorClass("intel", "amx", 2)
+        >>> made = Ranking.of(here, {"cpu": "some"}, [{"op": "matmul", "order": []}, {"op": "linear", "order": []}])
+        >>> Ranking.parse(here, made.text()) == made, made.entries("linear")
+        (True, [{'op': 'linear', 'order': []}])
+        """
+        import json
+
+        first, *lines = text.splitlines()
+        rows = tuple(line.strip(" ,") for line in lines if line.startswith(f"  {_ROW}"))
+        return cls(processors, json.loads(f"{first.rstrip(',')}}}")["provenance"], rows)
 
 
 def file_name(processors: ProcessorClass) -> str:
@@ -48,15 +98,8 @@ def _classes() -> tuple[ProcessorClass, ...]:
 
 @lru_cache(maxsize=4)
 def _read(processors: ProcessorClass) -> Ranking:
-    import json
-
     with open(file_name(processors), encoding="utf-8") as stream:
-        text = stream.read()
-    content = json.loads(text)
-    if any(f'"{old}@' in text for old in RENAMED):  # thousands of keys, and seldom one that has changed
-        for entry in content["entries"]:
-            _rename(entry)
-    return Ranking(processors, content["provenance"], content["entries"])
+        return Ranking.parse(processors, stream.read())
 
 
 def _rename(entry: dict[str, Any]) -> None:
@@ -109,8 +152,8 @@ def measured(processors: ProcessorClass, op: str, dtype: str = "") -> tuple[Meas
             Place(op, e["dtype"], e["class"], e["size"]).sized_as(e["example"]),
             dict(zip(e["order"], e["microseconds"], strict=True)),
         )
-        for e in _read(processors).entries
-        if e["op"] == op and dtype in ("", e["dtype"]) and e["order"]
+        for e in _read(processors).entries(op)
+        if dtype in ("", e["dtype"]) and e["order"]
     )
 
 
