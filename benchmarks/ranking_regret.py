@@ -28,7 +28,7 @@ import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from unittest import mock
 import numpy as np
 
 import backline
-from backline.engine import predicted_times, ranking, ranking_files
+from backline.engine import other_classes, predicted_times, ranking, ranking_files
 from backline.engine.algorithm_keys import on_one_thread
 from backline.engine.calibration import ALONE, least
 from backline.engine.choose import eligible, planner
@@ -163,7 +163,7 @@ def with_a_quarter() -> Iterator[None]:
 
     def sparse(processors):
         found = read(processors)
-        return found._replace(entries=found.entries[::4]) if processors == here else found
+        return found._replace(rows=found.rows[::4]) if processors == here else found
 
     forget()
     with mock.patch.object(ranking_files, "_read", sparse):
@@ -239,8 +239,8 @@ def entries() -> None:
     print(f"{'':<34}" + "".join(f"{name:>26}" for name in names))
     worst, kept = {}, {}
     for here in ranking_files._classes():
-        own, others = ranking_files._read(here).entries, [c for c in ranking_files._classes() if c != here]
-        every = {c: ranking_files._read(c).entries for c in others}
+        own, others = ranking_files._read(here).entries(), [c for c in ranking_files._classes() if c != here]
+        every = {c: ranking_files._read(c).entries() for c in others}
         rest = [e for i, e in enumerate(own) if i % 4]
         found = [judged(here, every, own), judged(here, {here: own[::4], **every}, rest), judged(here, {here: own[::4]}, rest)]
         families = Counter(j.family for j in found[0])
@@ -275,7 +275,7 @@ def judged(here, known, test) -> list[Judged]:
     """Returns the choices for entries of a class where these entries of classes are known."""
 
     def read(processors):
-        return ranking_files.Ranking(processors, {"cpu": ""}, known[processors])
+        return ranking_files.Ranking.of(processors, {"cpu": ""}, known[processors])
 
     found = []
     forget()
@@ -339,7 +339,7 @@ def repeated(first: str, second: str) -> None:
 
 def left_out() -> list[Judged]:
     """The choices for the entries of all classes, each class left out in turn."""
-    every = {c: ranking_files._read(c).entries for c in ranking_files._classes()}
+    every = {c: ranking_files._read(c).entries() for c in ranking_files._classes()}
     return [j for here in every for j in judged(here, {c: e for c, e in every.items() if c != here}, every[here])]
 
 
@@ -347,6 +347,7 @@ CONSTANTS = {
     "KEPT_GAIN": (0.2, 0.6, 1.0), "ALL_THREADS": (0.0, 0.4), "OWN_THREADS": (0.0, 0.6), "NUMPY": (0.0, 0.6), "ABSENT": (0.5, 2.0),
     "UNLISTED": (0.3, 1.0), "POWER": (0.25, 1.0), "WIDTH": (0.35, 1.4), "SIZES": (0.2, 0.8), "LIKE_SHAPE": (1.75, 5.0),
     "OTHER_LENGTH": (1.5, 6.0), "NEAR": (1.5, 6.0), "MANY": (16.0, 21.0),
+    "FACTORS": ((0.8, 0.8, 1.5, 0.12), (3.2, 3.2, 6.0, 0.5)),
 }  # fmt: skip
 
 
@@ -355,12 +356,15 @@ def constants() -> None:
     settings = {"as they are": left_out()}
     for name, values in CONSTANTS.items():
         for value in values:
-            with mock.patch.object(predicted_times, name, value):
+            with ExitStack() as patched:
+                for module in (predicted_times, other_classes):
+                    if hasattr(module, name):
+                        patched.enter_context(mock.patch.object(module, name, value))
                 settings[f"{name} = {value}"] = left_out()
     regrets = {name: np.log([j.regret for j in found]) for name, found in settings.items()}
     base = settings["as they are"]
     for name, values in sorted(regrets.items(), key=lambda item: item[1].mean()):
-        print(f"{name:<22}{math.exp(values.mean()):8.4f} {sum(values > math.log(2)):>4} over 2")
+        print(f"{name:<36}{math.exp(values.mean()):8.4f} {sum(values > math.log(2)):>4} over 2")
     rng = random.Random(1)
     middle = sorted(j.work for j in base)[len(base) // 2]
     splits = {
