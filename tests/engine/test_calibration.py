@@ -154,6 +154,13 @@ def test_implausible_times_are_told() -> None:
     assert not calibration.implausible(small, record_of(small, {"openblas.gemm@1": 4e-3}), [sound])
 
 
+@pytest.mark.parametrize("length, expected", [(1024, True), (1009, False)])
+def test_times_of_transforms_are_compared_where_their_factors_are_alike(length: int, expected: bool) -> None:
+    larger, smaller = Problem.parse("fft.fft c128 4096"), Problem.parse(f"fft.fft c128 {length}")
+    others = [record_of(larger, {"mkl.dfti@1": 1e-5})]
+    assert calibration.implausible(smaller, record_of(smaller, {"mkl.dfti@1": 1e-4}), others) == expected
+
+
 def test_of_two_measurements_the_lesser_times_stay() -> None:
     problem = product(200)
     able = eligible(problem, 2)

@@ -57,19 +57,30 @@ def rankings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def write(folder: Path, name: str, *entries: tuple[Any, ...]) -> None:
     """Writes a ranking: dtype, log2 of the work, times; and where that matters the class of shapes and the shapes."""
-    content = {
-        "provenance": {"cpu": f"the {name}"},
-        "entries": [
-            {
-                "op": "matmul", "dtype": dtype, "class": kind[0] if kind else "square", "size": size,
-                "example": f"matmul {dtype} {kind[1] if kind else f'2^{size}'}",
-                "order": list(times), "microseconds": list(times.values()),
-            }
-            for dtype, size, times, *kind in entries
-        ],
-    }  # fmt: skip
-    (folder / f"{name}.json").write_text(json.dumps(content))
+    write_entries(folder, name, *(
+        {
+            "op": "matmul", "dtype": dtype, "class": kind[0] if kind else "square", "size": size,
+            "example": f"matmul {dtype} {kind[1] if kind else f'2^{size}'}",
+            "order": list(times), "microseconds": list(times.values()),
+        }
+        for dtype, size, times, *kind in entries
+    ))  # fmt: skip
+
+
+def write_entries(folder: Path, name: str, *entries: dict[str, Any]) -> None:
+    processors = ProcessorClass.parse(name)
+    assert processors is not None
+    made = ranking_files.Ranking.of(processors, {"cpu": f"the {name}"}, entries)
+    (folder / f"{name}.json").write_text(made.text())
     forget()
+
+
+def entry_of(problem: Problem, times: dict[str, float]) -> dict[str, Any]:
+    place = problem.place()
+    return {
+        "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": place.work, "example": problem.key,
+        "order": list(times), "microseconds": list(times.values()),
+    }  # fmt: skip
 
 
 def product(n: int, dtype: object = np.float32) -> Problem:
@@ -97,6 +108,16 @@ def test_every_file_is_well_formed_and_of_a_class(path: Path) -> None:
         assert entry["microseconds"] == sorted(entry["microseconds"]) and all(t > 0 for t in entry["microseconds"])
         assert {key.partition(".")[0] for key in entry["order"]} <= known
         assert [current_key(key) for key in entry["order"]] == entry["order"]
+
+
+@pytest.mark.parametrize("processors", ranking_files._classes(), ids=str)
+def test_a_file_is_read_as_it_is_written(processors: ProcessorClass) -> None:
+    """Entries of an operation are told by how their rows begin."""
+    text = Path(ranking_files.file_name(processors)).read_text()
+    found, content = ranking_files._read(processors), json.loads(text)
+    assert found.text() == text and found.entries() == content["entries"] and found.provenance == content["provenance"]
+    for op in {entry["op"] for entry in content["entries"]}:
+        assert found.entries(op) == [entry for entry in content["entries"] if entry["op"] == op]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -230,12 +251,7 @@ def test_what_is_made_for_the_operation_leads_where_no_ranking_names_any_of_it(r
     gelu = problem_of("nn.functional.gelu", x)
     loops, made = Algorithm(library="numpy", name="loops"), Algorithm(library="kernels", name="compiled")
     for times, first in (({"numpy.loops@1": 1.0}, made), ({"numpy.loops@1": 1.0, "kernels.compiled@n": 2.0}, loops)):
-        place = gelu.place()
-        entry = {"op": "gelu", "dtype": "f64", "class": place.shape_class, "size": place.work, "example": gelu.key}
-        entry |= {"order": list(times), "microseconds": list(times.values())}
-        content = {"provenance": {"cpu": "the one"}, "entries": [entry]}
-        (rankings / "intel-amx-2c.json").write_text(json.dumps(content))
-        forget()
+        write_entries(rankings, "intel-amx-2c", entry_of(gelu, times))
         assert ranking.sort(gelu, [loops, made])[0] is first
         assert ranking.leader(gelu, order_of(gelu)) == ("kernels" if first is made else "")
 
@@ -334,7 +350,7 @@ def test_a_file_of_an_earlier_version_is_read_under_the_names_of_now(rankings: P
         "openblas.depthwise@1": 5.0,
     }
     write(rankings, "intel-amx-2c", ("f32", 20, old))
-    (entry,) = ranking_files.shipped().entries
+    (entry,) = ranking_files.shipped().entries()
     assert entry["order"] == ["kernels.compiled@1", "kernels.depthwise@n", "onednn.nhwc@n", "kernels.depthwise@1"]
     assert entry["microseconds"] == [1.0, 2.0, 3.0, 5.0]
 
@@ -434,8 +450,7 @@ def test_recurrent_layers_with_a_batch_of_one_are_bound_by_memory(rankings: Path
     for shape_class, first in (("one", "mkl"), ("", "openblas")):
         entry = {"op": "lstm", "dtype": "f32", "class": shape_class, "size": 20, "example": "lstm f32 8x1x64"}
         entry |= {"order": list(times), "microseconds": list(times.values())}
-        (rankings / "intel-amx-2c.json").write_text(json.dumps({"provenance": {"cpu": "the one"}, "entries": [entry]}))
-        forget()
+        write_entries(rankings, "intel-amx-2c", entry)
         order = predicted_times.order_of(Place("lstm", "f32", shape_class, 20.0, (3.0, 0.0, 6.0)), own=False)
         assert order[0] == f"{first}.steps@1"
 
@@ -452,13 +467,8 @@ def test_transforms_are_nearer_to_those_of_lengths_with_like_factors(
     as_on("intel", "amx", 2)
     like, other = {"a.x@1": 1.0, "b.x@1": 2.0}, {"b.x@1": 1.0, "a.x@1": 2.0}
     for first, times in (("a.x@1", (like, other)), ("b.x@1", (other, like))):
-        entries = []
-        for key, each in zip((near, far), times, strict=True):
-            place = Problem.parse(key).place()
-            entries.append({"op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": place.work, "example": key})
-            entries[-1] |= {"order": list(each), "microseconds": list(each.values())}
-        (rankings / "intel-amx-2c.json").write_text(json.dumps({"provenance": {"cpu": "the one"}, "entries": entries}))
-        forget()
+        entries = (entry_of(Problem.parse(key), each) for key, each in zip((near, far), times, strict=True))
+        write_entries(rankings, "intel-amx-2c", *entries)
         assert predicted_times.order_of(Problem.parse(asked).place(), own=False)[0] == first
 
 
@@ -469,16 +479,10 @@ def test_convolutions_that_no_ranking_has_are_expected_by_the_factors_of_the_len
     as_on(*where)
 
     def entry(length: int, more: dict[str, float]) -> dict[str, Any]:
-        times = {"mkl.dfti@1": 10.0, "fftw.estimate@1": 25.0, **more}
-        problem = Problem.parse(f"fft.rfft f64 {length}")
-        return {
-            "op": problem.op, "dtype": "f64", "class": problem.shape_class(), "size": problem.place().work, "example": problem.key,
-            "order": list(times), "microseconds": list(times.values()),
-        }  # fmt: skip
+        return entry_of(Problem.parse(f"fft.rfft f64 {length}"), {"mkl.dfti@1": 10.0, "fftw.estimate@1": 25.0, **more})
 
     def order(length: int, *entries: dict[str, Any]) -> tuple[str, ...]:
-        (rankings / "intel-amx-2c.json").write_text(json.dumps({"provenance": {"cpu": "the one"}, "entries": entries}))
-        forget()
+        write_entries(rankings, "intel-amx-2c", *entries)
         return predicted_times.order_of(Problem.parse(f"fft.rfft f64 {length}").place(), own=False)
 
     odd, even, smooth = 1009, 2018, 1024  # the first a prime, the second twice that
@@ -492,5 +496,5 @@ def test_convolutions_that_no_ranking_has_are_expected_by_the_factors_of_the_len
 
 @pytest.mark.parametrize("processors", ranking_files._classes(), ids=str)
 def test_no_problem_is_ranked_twice(processors: ProcessorClass) -> None:
-    keys = [entry["example"] for entry in ranking_files._read(processors).entries]
+    keys = [entry["example"] for entry in ranking_files._read(processors).entries()]
     assert keys and len(keys) == len(set(keys))

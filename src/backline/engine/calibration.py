@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import switches
 from ..libraries.base import Algorithm
-from ..problems import Problem
+from ..problems import Place, Problem
 from . import ranking
 from .choose import eligible, planner
 from .tuning import designed_problems, record_store
@@ -36,6 +36,7 @@ ALONE = 2.5  # times that all threads may take of what one takes, where the work
 FIRST = 0.8  # part of the time after which what makes no sense is measured again, before anything new is
 SURPRISING = 1.3  # times the least time that what the shipped ranking puts first may take, before that is measured again
 SMALLER = 4.0  # times that a problem may take of what one of four times its work takes
+ALIKE = 0.5  # doublings by which factors of transforms may differ whose times are compared
 THREADED = 1e6  # floating-point operations that are worth several threads
 
 
@@ -229,9 +230,16 @@ def implausible(problem: Problem, record: TuningRecord, others: Iterable[TuningR
     for other in others:
         there, _, more = other.place.rpartition("|")
         larger = there == where and float(more) >= float(work) + 2.0
-        if larger and any(times[key] > SMALLER * other.medians[key] for key in times.keys() & other.medians.keys()):
+        slower = larger and any(times[key] > SMALLER * other.medians[key] for key in times.keys() & other.medians.keys())
+        if slower and _like_factors(record, other):
             return True
     return False
+
+
+def _like_factors(*records: TuningRecord) -> bool:
+    """Tells if the lengths of transforms have factors alike; True of all other operations."""
+    one, other = (Place.parse(record.place).sized_as(record.key).factors for record in records)
+    return all(abs(a - b) <= ALIKE for a, b in zip(one, other, strict=True))
 
 
 def least(new: TuningRecord, old: TuningRecord, candidates: list[Algorithm]) -> TuningRecord:

@@ -12,6 +12,7 @@ from functools import lru_cache
 __all__ = ["SMOOTH", "factors_of", "largest_factor", "lengths_in"]
 
 SMOOTH = 13  # largest prime factor of the lengths that libraries have kernels for
+UNIT = 8  # what larger ones are measured by: that there is one makes a difference beside its size
 TWOS = 4  # more factors of two than this make no difference
 HALVED = ("irfft", "hfft")  # how names of functions begin whose input has half of the last axis
 
@@ -42,14 +43,14 @@ def factors_of(lengths: tuple[int, ...]) -> tuple[float, ...]:
     Returns
     -------
     tuple of float
-        log2 of how many times `SMOOTH` the largest prime factor of the last length is, 0 for less; the same of the other lengths;
-        whether the last length is odd; factors of two that all other lengths have, up to `TWOS`.
+        log2 of the largest prime factor of the last length over `UNIT`, 0 for one of `SMOOTH` or less; the same of the other
+        lengths; whether the last length is odd; factors of two that all other lengths have, up to `TWOS`.
 
     Examples
     --------
     >>> factors_of((48, 105)), factors_of((1024,)), factors_of((104, 208))
     ((0.0, 0.0, 1.0, 4.0), (0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 3.0))
-    >>> factors_of((4, 26 * 13 * 17))[0] == math.log2(17 / 13)
+    >>> factors_of((64, 26 * 128 * 127))[0] == math.log2(127 / UNIT)
     True
     """
     *others, last = lengths or (2,)
@@ -83,7 +84,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _beyond(n: int) -> float:
-    return math.log2(max(largest_factor(n) / SMOOTH, 1.0))
+    largest = largest_factor(n)
+    return math.log2(largest / UNIT) if largest > SMOOTH else 0.0
 
 
 def _twos(n: int) -> int:

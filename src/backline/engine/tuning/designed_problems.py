@@ -54,6 +54,20 @@ ODD_SMOOTH_BATCHES = (
 ODD_SMOOTH_IMAGES = ((60, 55), (96, 143), (200, 175), (110, 243), (33, 325), (420, 99), (24, 30, 35))
 ROUNDED_DOWN = (1009, 15015, 1000003, 129)  # odd lengths whose half is transformed back to one point fewer
 
+# What programs transform: powers of two, round numbers, sampling rates, images of common sizes.
+USUAL = (
+    32, 100, 128, 200, 256, 500, 512, 1000, 2000, 2048, 5000, 8192, 10000, 16000, 1 << 15, 44100, 48000, 100000, 1 << 17,
+    500000, 1 << 19, 1000000,
+)  # fmt: skip
+USUAL_BATCHES = (
+    (1000, 32), (256, 128), (1000, 100), (128, 256), (1000, 256), (100, 400), (512, 512), (100, 1000), (100, 2048), (32, 4096),
+    (16, 8192), (8, 44100), (4, 1 << 16),
+)  # fmt: skip
+USUAL_IMAGES = (
+    (8, 8), (16, 16), (28, 28), (32, 32), (50, 50), (100, 100), (128, 128), (224, 224), (256, 256), (480, 640), (1000, 1000),
+    (1024, 1024), (1080, 1920), (16, 16, 16), (50, 50, 50), (64, 64, 64), (100, 100, 100),
+)  # fmt: skip
+
 VECTORS = 64, 256, 512, 700, 900, 1400, 2048  # sizes of square matrices that are multiplied by a vector
 
 # More sizes, where threads begin to be worth it.
@@ -292,17 +306,20 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes += [((n,), None) for n in ROUGH]
     shapes += [((rows, n), (1,)) for rows, n in ROUGH_BATCHES]
     shapes += [(shape, None) for shape in ROUGH_IMAGES]
-    shapes += [(shape, None) for shape in (*scattered(14, (8, 900), (8, 900)), *scattered(24, (4, 80), (4, 80), (4, 80)))]
-    shapes += [(shape, None) for shape in scattered(28, (20, 300000))]
-    shapes += [(shape, (1,)) for shape in scattered(36, (2, 64), (8, 20000))]
+    shapes += [(shape, None) for shape in (*scattered(50, (8, 900), (8, 900)), *scattered(48, (4, 80), (4, 80), (4, 80)))]
+    shapes += [(shape, None) for shape in scattered(90, (20, 300000))]
+    shapes += [(shape, (1,)) for shape in scattered(80, (2, 64), (8, 20000))]
     # Most have a prime factor above 13, half one above 47: which library is the fastest depends on it, and on the axis it is of.
-    shapes += [(shape, None) for shape in (*scattered(24, (100, 460), (100, 460)), *scattered(12, (18, 64), (18, 64), (18, 64)))]
-    lines = *scattered(24, (1500, 15000)), *scattered(8, (15000, 60000)), *scattered(16, (100000, 450000))
+    shapes += [(shape, None) for shape in (*scattered(60, (100, 460), (100, 460)), *scattered(32, (18, 64), (18, 64), (18, 64)))]
+    lines = *scattered(44, (1500, 15000)), *scattered(18, (15000, 60000)), *scattered(32, (100000, 450000))
     shapes += [(shape, None) for shape in lines]
-    shapes += [(shape, (1,)) for shape in scattered(16, (30, 110), (280, 900))]
+    shapes += [(shape, (1,)) for shape in scattered(36, (30, 110), (280, 900))]
     shapes += [((n,), None) for n in (*MORE_ROUGH, *ODD_SMOOTH)]
     shapes += [(shape, (1,)) for shape in (*MORE_ROUGH_BATCHES, *ODD_SMOOTH_BATCHES)]
     shapes += [(shape, None) for shape in (*MORE_ROUGH_IMAGES, *ODD_SMOOTH_IMAGES)]
+    shapes += [((n,), None) for n in USUAL]
+    shapes += [(shape, (1,)) for shape in USUAL_BATCHES]
+    shapes += [(shape, None) for shape in USUAL_IMAGES]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
