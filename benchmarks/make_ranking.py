@@ -3,10 +3,11 @@
 ``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
 algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
 parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run
-them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches. With ``--least`` what
-was measured before counts, too: of both times of an algorithm the lesser is kept. What was measured beside another program, or
-makes no sense beside its neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE. Stopped by
-Ctrl-C or a SIGTERM, it keeps what it has measured.
+them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches; with ``--work LOW HIGH``
+only those of so much work, as log2 of the operations, are measured again. With ``--least`` what was measured before counts, too:
+of both times of an algorithm the lesser is kept. What was measured beside another program, or makes no sense beside its
+neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE. Stopped by Ctrl-C or a SIGTERM, it
+keeps what it has measured.
 
 ``python benchmarks/make_ranking.py --refresh CLASS`` measures nothing: it brings the file of a class that was made by an earlier
 version to what Backline has now. Entries get the dtype and the class of shapes that their Problem has now, and what no library
@@ -16,6 +17,7 @@ lists for it any more is left out; nobody could choose it.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -133,6 +135,8 @@ def asked():
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(designed_problems.PARTS)}; all without any")
     parser.add_argument("--new", action="store_true", help="only Problems that are not there, or that a new algorithm can run")
     parser.add_argument("--again", metavar="REGEX", help="only Problems that are not there, or whose key matches")
+    bounds = {"type": float, "metavar": ("LOW", "HIGH"), "default": (-math.inf, math.inf)}
+    parser.add_argument("--work", nargs=2, help="of those that match, only with so much work: log2 of the operations", **bounds)
     parser.add_argument("--least", action="store_true", help="keep the lesser of what was measured before and now")
     parser.add_argument("--refresh", metavar="CLASS", help="measure nothing: bring the file of a class to what Backline has now")
     words = parser.parse_args()
@@ -148,7 +152,8 @@ def made_or_kept(words, tables, before, named, threads):
         others = []
         for problem in table:
             able, place = able_to(problem, threads), problem.place()
-            kept = problem.key in there and not (words.again and re.search(words.again, problem.key))
+            again = words.again and re.search(words.again, problem.key) and words.work[0] <= place.work <= words.work[1]
+            kept = problem.key in there and not again
             if kept and not (words.new and unknown(able, there[problem.key], named.get((place.op, place.dtype), set()))):
                 yield there[problem.key]
                 continue

@@ -29,7 +29,7 @@ __all__ = [
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SMALL_FLOPS = 2e5  # below this the GIL is kept
-THREAD_FLOPS = 4e5  # below this a team costs more than it brings
+THREAD_FLOPS = 1e5  # below this a team costs more than it brings
 PLANNED_AFTER = 32  # calls of one shape, where shapes keep changing: a plan takes as long as some dozen short transforms
 SPLIT_BYTES = 1 << 20  # copies of so much are divided among threads
 MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: its input is widened instead

@@ -29,7 +29,7 @@ __all__ = [
 
 THREAD_FLOPS = 1e6  # below this many operations a thread team costs more than it brings
 VECTOR_FLOPS = 9e5  # the same in products with a vector: OpenBLAS divides them from 460,800 elements on
-# A divided product needs no team inside the library, only one fork and join.
+# A divided product or batch needs no team inside the library, only one fork and join.
 SPLIT_FLOPS = 4e5
 IN_PARTS = ("gemm_split", "gemv_slabs", "dot_split", *PARTS)  # divided by us: every call of the library takes one thread
 SLAB_ROWS = 16  # of the left operand in gemv_slabs, at most
@@ -69,7 +69,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if problem.items == 1 and not vector:
         yield from _divided(blas, problem, threads, half)
     if problem.items > 1 and not vector:
-        if threads > 1 and problem.flops >= THREAD_FLOPS and blas.pool:
+        if threads > 1 and problem.flops >= SPLIT_FLOPS and blas.pool:
             yield Algorithm(
                 library=blas.name, name=f"{names[0]}_items", threads=thread_team.items_threads(threads), scaled=True,
                 precision=precision, level="threads", basis="construction", pool=blas.pool,
