@@ -3,11 +3,11 @@
 ``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
 algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
 parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run
-them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches; with ``--work LOW HIGH``
-only those of so much work, as log2 of the operations, are measured again. With ``--least`` what was measured before counts, too:
-of both times of an algorithm the lesser is kept. What was measured beside another program, or makes no sense beside its
-neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE. Stopped by Ctrl-C or a SIGTERM, it
-keeps what it has measured.
+them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches; with
+``--work LOW HIGH`` only those of so much work, as log2 of the operations, are measured again. With ``--least`` what was measured
+before counts, too: of both times of an algorithm the lesser is kept. What was measured beside another program, or makes no sense
+beside its neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE. Stopped by Ctrl-C or a
+SIGTERM, it keeps what it has measured.
 
 ``python benchmarks/make_ranking.py --refresh CLASS`` measures nothing: it brings the file of a class that was made by an earlier
 version to what Backline has now. Entries get the dtype and the class of shapes that their Problem has now, and what no library
