@@ -11,6 +11,7 @@ out, and, where the tuning file of the user has a calibration, corrected by it. 
 ``python benchmarks/ranking_regret.py entries`` predicts entries of each shipped ranking from the others': with that class left
 out, and from every fourth entry of it, with the other classes and without them. Of those over 2 with the class left out it prints
 what is known of them; a time is marked where all threads took over 2.5 times what one took, which measuring now repeats.
+``python benchmarks/ranking_regret.py neighbours`` predicts each entry from all others of its own ranking that have other sizes.
 
 ``python benchmarks/ranking_regret.py repeated FIRST SECOND`` judges on each of two files of one class, whole rankings that one
 machine made at two times, what is fastest by the other. Backline's own loops take no part, for they may have changed meanwhile.
@@ -258,6 +259,32 @@ def entries() -> None:
     (RESULTS / "ranking_regret_entries.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
+def neighbours() -> None:
+    """Prints the regret on each entry of a shipped ranking, predicted from its entries of other sizes."""
+    kept = {}
+    for here in ranking_files._classes():
+        found = defaultdict(list)
+        forget()
+        with mock.patch.object(ranking_files, "here", lambda here=here: here):
+            for op, dtype in sorted({(e["op"], e["dtype"]) for e in ranking_files._read(here).entries()}):
+                points = predicted_times._points(here, op, dtype, predicted_times.SHIPPED_ONLY, 1)
+                for m in ranking_files.measured(here, op, dtype):
+                    distances = points.distances(m.place)
+                    distances[[p.sizes == m.place.sizes for p in points.places]] = math.inf
+                    times = {k: t for k, t in m.times.items() if ranking.fineness(k) == 2}
+                    if len(times) > 1 and distances.min() < math.inf:
+                        order = tuple(points.keys[i] for i in points.predicted(distances).argsort(kind="stable"))
+                        family = op.partition(".")[0].partition("_")[0]
+                        found[family].append(times[taken(2**m.place.work, dtype, times, order)] / min(times.values()))
+        forget()
+        every = [value for values in found.values() for value in values]
+        shown = {family: values for family, values in sorted(found.items()) if len(values) >= FEWEST}
+        for family, values in {**shown, "all": every}.items():
+            kept[f"{here} {family}"] = regrets(values)
+            print(f"{f'{here} {family}':<34}{summary(values):>26}")
+    (RESULTS / "ranking_regret_neighbours.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
 class Judged(NamedTuple):
     """Returns the choice for an entry of a ranking."""
 
@@ -391,7 +418,7 @@ def kept_of(found) -> dict[str, object]:
 def regrets(values) -> dict[str, float]:
     return {
         "entries": len(values), "mean": round(mean(values), 3), "largest": round(max(values), 2),
-        "over 1.1": sum(v > 1.1 for v in values), "over 2": sum(v > 2.0 for v in values),
+        **{f"over {bound:g}": sum(v > bound for v in values) for bound in (1.1, 1.3, 2.0)},
     }  # fmt: skip
 
 
@@ -408,6 +435,8 @@ def summary(values) -> str:
 def main() -> None:
     if sys.argv[1:2] == ["entries"]:
         return entries()
+    if sys.argv[1:2] == ["neighbours"]:
+        return neighbours()
     if sys.argv[1:2] == ["repeated"]:
         if len(sys.argv) != 4:
             sys.exit("ranking_regret.py repeated FIRST SECOND: two rankings of this machine")

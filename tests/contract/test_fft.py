@@ -39,6 +39,15 @@ NORMS = (None, "ortho", "forward", "backward")
 WIDE = np.clongdouble
 
 
+@pytest.mark.parametrize("name", ["mkl", "fftw"])
+@pytest.mark.parametrize("points, most", [(1024, 0), (2048, 2), (4096, 4), (8192, 64)])  # 51, 113, 246, 532 thousand
+def test_few_threads_share_what_many_do_not(name: str, points: int, most: int) -> None:
+    asked = problem_of("fft.fft", np.zeros(points, np.complex128))
+    for threads in (2, 4, 64):
+        found = {a.threads for a in algorithms(name, asked, threads)}
+        assert found == ({1, threads} if threads <= most else {1})
+
+
 # The definition -----------------------------------------------------------------------------------------------------------
 
 

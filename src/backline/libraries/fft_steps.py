@@ -24,12 +24,13 @@ from .base import Algorithm, PythonPlan
 
 __all__ = [
     "DTYPES", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Dim", "Lay", "Steps", "batches", "empty_plan",
-    "in_double", "in_pieces", "offsets", "on_threads", "packed", "pieces", "unfit",
+    "in_double", "in_pieces", "offsets", "on_threads", "packed", "pieces", "thread_counts", "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SMALL_FLOPS = 2e5  # below this the GIL is kept
-THREAD_FLOPS = 1e5  # below this a team costs more than it brings
+THREAD_FLOPS = 4e5  # below this pieces are not made, and a team of many threads costs more than it brings;
+SHARE_FLOPS = 5e4  # a team of few does below so much for each
 PLANNED_AFTER = 32  # calls of one shape, where shapes keep changing: a plan takes as long as some dozen short transforms
 SPLIT_BYTES = 1 << 20  # copies of so much are divided among threads
 MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: its input is widened instead
@@ -113,6 +114,12 @@ def on_threads(library: str, name: str, threads: int, *, pool: str, precision: s
             library=library, name=name, threads=threads, scaled=True, precision=precision, pool=pool, note=note
         )  # fmt: skip
     return Algorithm(library=library, name=name, precision=precision, level="threads", basis="construction", note=note)
+
+
+def thread_counts(problem: FftProblem, threads: int) -> tuple[int, ...]:
+    """Returns the numbers of threads to list an algorithm for, one being the last."""
+    worth = threads > 1 and problem.flops >= min(SHARE_FLOPS * threads, THREAD_FLOPS)
+    return (threads, 1) if worth else (1,)
 
 
 def in_pieces(

@@ -21,7 +21,6 @@ from .. import fixed_order
 from ..base import Algorithm, Refusal
 from ..fft_steps import (
     SMALL_FLOPS,
-    THREAD_FLOPS,
     Lay,
     Steps,
     batches,
@@ -31,6 +30,7 @@ from ..fft_steps import (
     merge,
     on_threads,
     pieces,
+    thread_counts,
     unfit,
 )  # fmt: skip
 from ..reference.reference_fft import AFTER, BEFORE
@@ -227,14 +227,14 @@ def fftw_algorithms(
     ways = ["estimate"]
     if planning != "estimate":
         ways.insert(0, planning)
-    counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS and planner.threaded is not None else []
+    counts = thread_counts(problem, threads) if planner.threaded is not None else (1,)
     if planner.wise and planning == "estimate":
-        ways = [w for w in ("patient", "measure") if any(_known(planner, problem, n, w) for n in (*counts, 1))] + ways
+        ways = [w for w in ("patient", "measure") if any(_known(planner, problem, n, w) for n in counts)] + ways
     precision = "f64" if problem.needs_double(LARGEST) else ""
     for way in ways:
         timed = "" if way == "estimate" else "planned by timing, so another process may take another way"
         note = "; ".join(filter(None, [INTO_DOUBLE if precision else "", timed]))
-        for count in (*counts, 1):
+        for count in counts:
             if way != planning and way != "estimate" and not _known(planner, problem, count, way):
                 continue
             if way != "estimate":

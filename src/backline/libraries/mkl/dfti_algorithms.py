@@ -17,7 +17,7 @@ from ...problems.fft_problem import FftProblem
 from .. import fixed_order
 from ..base import Algorithm, Library, Refusal
 from ..blas.cblas import BlasTraits
-from ..fft_steps import THREAD_FLOPS, empty_plan, in_pieces, on_threads, unfit
+from ..fft_steps import empty_plan, in_pieces, on_threads, thread_counts, unfit
 from .chirp_fft import ChirpSteps, convolved
 from .mkl_fft import DftiSteps
 from .transform_trials import Trials, doubtful
@@ -61,8 +61,7 @@ def fft_algorithms(
     def refusal(tried: Algorithm) -> str:
         return trials.refusal(problem, tried, partial(library.prepare, algorithm=tried))
 
-    counts = (threads, 1) if threads > 1 and problem.flops >= THREAD_FLOPS else (1,)
-    for listed in (*map(whole, counts), divided):
+    for listed in (*map(whole, thread_counts(problem, threads)), divided):
         tried = next(listed("dfti"), None)  # all that are listed beside it give the same bits
         if tried is None:
             continue
