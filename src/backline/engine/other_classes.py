@@ -1,4 +1,4 @@
-"""What measurements on another class of processors tell of this one.
+"""Expected times of algorithms on this class of processors, from measurements of another one.
 
 Libraries take other kernels on another maker's processors, all threads bring more on some than on others, and what an earlier
 version measured lacks algorithms of now. Times that were measured elsewhere are brought to what is expected here, and to the

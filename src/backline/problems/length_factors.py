@@ -1,4 +1,4 @@
-"""What the prime factors of a transform's lengths tell of the times that libraries take.
+"""Prime factors of the lengths of transforms, as far as the times of libraries depend on them.
 
 Each library has kernels of its own for small factors, and a way of its own to do without them, by definition or by a convolution;
 real transforms of odd length go other ways than even ones, and images whose rows are powers of two apart meet in few cache sets.
