@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,14 @@ def test_a_record_without_an_algorithm_says_nothing_about_it() -> None:
     first, *rest = order_of(product(100))
     record_store.keep(record_of(product(100), dict.fromkeys(rest[:3], 1e-3)), file=False)
     assert order_of(product(100))[0] == first
+
+
+def test_a_record_whose_key_is_no_transform_harms_no_transform() -> None:
+    transform = Problem.parse("fft.fft c128 1000")
+    before = order_of(transform)
+    broken = record_of(Problem.parse("fft.fft c128 64"), dict.fromkeys(before[:2], 1e-3))
+    record_store.keep_all([replace(broken, key=key) for key in ("nonsense", "fft.fft c128", "fft.fft c128 4x4 dim=9")], file=False)
+    assert set(order_of(transform)) == set(before)
 
 
 def test_implausible_times_are_told() -> None:

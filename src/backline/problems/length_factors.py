@@ -58,14 +58,22 @@ def factors_of(lengths: tuple[int, ...]) -> tuple[float, ...]:
 
 
 def lengths_in(key: str) -> tuple[int, ...]:
-    """Returns the lengths of the transform that a Problem's key names.
+    """Returns the lengths of the transform that a Problem's key names; none of a text that is no such key, as a file may have one.
 
     Examples
     --------
     >>> lengths_in("fft.rfft f32 6x100"), lengths_in("fft.irfftn c64 8x65"), lengths_in("fft.fftn c128 4x5x6 s=(7,9) dim=(0,2)")
     ((100,), (8, 128), (7, 9))
+    >>> lengths_in("fft.fft c64"), lengths_in("fft.fft c64 4x5 dim=7"), lengths_in("fft.fft c64 all")
+    ((), (), ())
     """
-    name, _, shape, *rest = key.split(" ")
+    try:
+        return _lengths(*key.split(" "))
+    except (TypeError, ValueError, IndexError):
+        return ()
+
+
+def _lengths(name: str, dtype: str, shape: str, *rest: str) -> tuple[int, ...]:
     options = dict(word.split("=", 1) for word in rest if "=" in word)
     if given := options.get("n") or options.get("s"):
         return _numbers(given)
