@@ -140,6 +140,8 @@ def asked():
     parser.add_argument("--least", action="store_true", help="keep the lesser of what was measured before and now")
     parser.add_argument("--refresh", metavar="CLASS", help="measure nothing: bring the file of a class to what Backline has now")
     words = parser.parse_args()
+    if words.again is None and math.isfinite(words.work[0]):
+        parser.error("--work is of Problems that --again names")
     if set(words.parts) - set(designed_problems.PARTS):
         parser.error(f"parts are {', '.join(designed_problems.PARTS)}")
     return words
