@@ -58,7 +58,7 @@ def factors_of(lengths: tuple[int, ...]) -> tuple[float, ...]:
 
 
 def lengths_in(key: str) -> tuple[int, ...]:
-    """Returns the lengths of the transform that a Problem's key names; none of a text that is no such key, as a file may have one.
+    """Returns the lengths of the transform that a Problem's key names; none of a text that is no such key, as files may have one.
 
     Examples
     --------
