@@ -235,6 +235,7 @@ def test_shapes_are_known_for_each_number_of_threads() -> None:
 # int8 ---------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cpu_kernel
 def test_int8_takes_a_product_at_first_and_gives_the_same_integers() -> None:
     if libraries.get("onednn").engine_reason("x86"):  # type: ignore[attr-defined]  # oneDNN has it
         pytest.skip("the processor does not add up int8 exactly")
@@ -257,6 +258,7 @@ def test_int8_takes_a_product_at_first_and_gives_the_same_integers() -> None:
     assert "dnnl_gemm_u8s8s32" in told["int8_gemm"]
 
 
+@pytest.mark.cpu_kernel
 def test_linear_int8_takes_a_product_at_first_and_gives_the_same_integers() -> None:
     if libraries.get("onednn").engine_reason("x86"):  # type: ignore[attr-defined]  # oneDNN has it
         pytest.skip("the processor does not add up int8 exactly")

@@ -14,6 +14,7 @@ from backline import backends, switches
 from backline.errors import BackendUnavailable, UnknownName
 from backline.interop import frameworks
 from backline.interop.framework_settings import FRAMEWORKS
+from backline.libraries import quantized_engines
 from support import clean
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -131,11 +132,12 @@ def test_threads(name: str) -> None:
 
 def test_what_no_program_may_write_is_put_back(jax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine reads "auto" until one is set, and "auto" cannot be set."""
-    engine = FRAMEWORKS["jax"].settings[0].replaced(switch="quantized.engine", read=lambda module: "reference", words=None)
+    other = next(name for name in quantized_engines.supported() if name != switches.get("quantized.engine"))
+    engine = FRAMEWORKS["jax"].settings[0].replaced(switch="quantized.engine", read=lambda module: other, words=None)
     monkeypatch.setitem(FRAMEWORKS, "jax", FRAMEWORKS["jax"].replaced(settings=(engine,)))
     before = switches.current()
     with backline.read_from("jax"):
-        assert switches.current()["quantized.engine"] == "reference"
+        assert switches.current()["quantized.engine"] == other
     assert switches.current() is before and before["quantized.engine"] == "auto"
 
 
