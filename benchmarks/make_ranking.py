@@ -5,7 +5,8 @@ algorithm on a table of Problems and writes their medians to ``src/backline/engi
 parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run
 them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches; with
 ``--work LOW HIGH`` only those of so much work, as log2 of the operations, are measured again. With ``--least`` what was measured
-before counts, too: of both times of an algorithm the lesser is kept. What was measured beside another program, or makes no sense
+before counts, too: of both times of an algorithm the lesser is kept. ``--every N`` takes one Problem of N, as a first ranking of
+a class in a part of the time; with ``--new`` it is completed later. What was measured beside another program, or makes no sense
 beside its neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE. Stopped by Ctrl-C or a
 SIGTERM, it keeps what it has measured.
 
@@ -138,10 +139,13 @@ def asked():
     bounds = {"type": float, "metavar": ("LOW", "HIGH"), "default": (-math.inf, math.inf)}
     parser.add_argument("--work", nargs=2, help="of those that match, only with so much work: log2 of the operations", **bounds)
     parser.add_argument("--least", action="store_true", help="keep the lesser of what was measured before and now")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only one Problem of N, evenly over every part")
     parser.add_argument("--refresh", metavar="CLASS", help="measure nothing: bring the file of a class to what Backline has now")
     words = parser.parse_args()
     if words.again is None and math.isfinite(words.work[0]):
         parser.error("--work is of Problems that --again names")
+    if words.every < 1:
+        parser.error(f"--every takes 1 or more, and {words.every} was given")
     if set(words.parts) - set(designed_problems.PARTS):
         parser.error(f"parts are {', '.join(designed_problems.PARTS)}")
     return words
@@ -152,7 +156,11 @@ def made_or_kept(words, tables, before, named, threads):
     begin, there = time.perf_counter(), before if words.new or words.again is not None else {}
     for table in tables.values():
         others = []
-        for problem in table:
+        for number, problem in enumerate(table):
+            if number % words.every:
+                if problem.key in before:
+                    yield before[problem.key]
+                continue
             able, place = able_to(problem, threads), problem.place()
             again = words.again and re.search(words.again, problem.key) and words.work[0] <= place.work <= words.work[1]
             kept = problem.key in there and not again
@@ -207,7 +215,7 @@ def main() -> None:
         "command": "python " + " ".join(sys.argv),
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
-    whole = not new and not stopped and set(wanted) == set(designed_problems.PARTS)
+    whole = not new and not stopped and words.every == 1 and set(wanted) == set(designed_problems.PARTS)
     if entries and there and not whole:  # a part of it is older
         provenance["cpu"] = old.provenance["cpu"]
         provenance["command"] = f"{old.provenance['command']} ({old.provenance['date']}); {provenance['command']}"
