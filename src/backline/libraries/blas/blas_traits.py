@@ -35,6 +35,9 @@ class BlasTraits:
         self.own_count = own_count  # its thread count is the calling thread's: setting it waits for nobody
         self.faster_triangle: dict[str, str] = {}  # of symmetric matrices, by type code: which one it reads faster, by columns
         self.lu_pool = ""  # where LU runs, if not with the rest
+        # Operations that one product of a batch must have for several threads to compute different ones, by letter of the type.
+        self.least_item: dict[str, float] = {}
+        self.divides_batches = True  # among its threads, in no more time than we take to divide one
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
 
     def batches(self, dtype: np.dtype[Any]) -> bool:

@@ -69,7 +69,8 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if problem.items == 1 and not vector:
         yield from _divided(blas, problem, threads, half)
     if problem.items > 1 and not vector:
-        if threads > 1 and problem.flops >= SPLIT_FLOPS and blas.pool:
+        letter, item = LETTER.get(problem.dtype.name, LETTER["float32"]), problem.flops / problem.items
+        if threads > 1 and problem.flops >= SPLIT_FLOPS and blas.pool and item >= blas.least_item.get(letter, 0.0):
             yield Algorithm(
                 library=blas.name, name=f"{names[0]}_items", threads=thread_team.items_threads(threads), scaled=True,
                 precision=precision, level="threads", basis="construction", pool=blas.pool,
@@ -77,7 +78,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
             )  # fmt: skip
         if not half and _strided(blas, problem):
             yield Algorithm(library=blas.name, name="gemm_batch", precision=precision, level="threads", basis=blas.run_basis)
-            if threads > 1 and problem.flops >= THREAD_FLOPS:
+            if threads > 1 and problem.flops >= THREAD_FLOPS and blas.divides_batches:
                 yield Algorithm(
                     library=blas.name, name="gemm_batch", threads=threads, scaled=True, precision=precision,
                     basis=blas.run_basis, pool=blas.pool,

@@ -18,10 +18,11 @@ from ..blas.blas_library import ATTENTION, BlasLibrary
 from ..blas.cblas import BlasTraits
 from ..probing.probe_cache import Proof
 
-__all__ = ["OpenBLAS"]
+__all__ = ["OpenBLAS", "least_item"]
 
 NAMES = (("scipy_", ""), ("scipy_", "64_"), ("", ""), ("", "64_"))
 FASTER_TRIANGLE = {"f": "U", "d": "L"}  # eigenvalues of 150x150 and larger: 2 to 9 % faster on AVX2 and AVX-512
+LOCK_FLOPS = 5e3  # from so many operations on, threads that compute products gain more than they wait for each other
 SPIN = 21  # threads of its own pool spin for 2 to the power of so many cycles after a call, a millisecond at the most, then sleep
 
 
@@ -74,6 +75,7 @@ class OpenBLAS(BlasLibrary):
         thread_guard = thread_team.thread_guard(setter, thread_team.PROCESS) if parallel else None
         traits = BlasTraits(self.name, native, thread_guard, pool if parallel else "")
         traits.faster_triangle = FASTER_TRIANGLE
+        traits.least_item, traits.divides_batches = least_item(self.facts["core"]), False
         if parallel == 1:
             traits.lu_pool = "openblas"  # its LU queues work on its own threads whatever the callback says
         return traits
@@ -87,6 +89,20 @@ class OpenBLAS(BlasLibrary):
         config = self.facts.get("config", "") if self.available() else ""
         words = config.split()
         return words[1] if len(words) > 1 else None
+
+
+def least_item(core: str) -> dict[str, float]:
+    """Returns how many operations products must have that several threads compute at the same time, by letter of the type.
+
+    Each takes a buffer under a lock, except small real ones where the kernels are for AVX-512.
+
+    Examples
+    --------
+    >>> least_item("Haswell"), least_item("SkylakeX")
+    ({'s': 5000.0, 'd': 5000.0, 'c': 5000.0, 'z': 5000.0}, {'c': 5000.0, 'z': 5000.0})
+    """
+    kernels = capability.openblas_kernels(core)
+    return dict.fromkeys("cz" if kernels is None or "avx512" in kernels else "sdcz", LOCK_FLOPS)
 
 
 def _waiting_briefly() -> AbstractContextManager[None]:
