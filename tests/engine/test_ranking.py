@@ -23,7 +23,7 @@ from backline.problems.op_registry import import_operations
 from support import dtype_of, problem_of
 
 FILES = sorted(Path(ranking_files.FOLDER).glob("*.json"))
-AMD, INTEL = ProcessorClass("amd", "avx512", 2), ProcessorClass("intel", "amx", 2)
+AMD, AMD_AVX2, INTEL = (ProcessorClass.parse(f"{name}-2c") for name in ("amd-avx512", "amd-avx2", "intel-amx"))
 CACHES = (
     ranking_files._classes, ranking_files._read, ranking_files._nearest, ranking_files.measured, predicted_times._points,
     predicted_times._ordered,
@@ -140,11 +140,18 @@ def test_the_nearest_class_holds(as_on: Here) -> None:
     as_on("intel", "avx512", 16)
     assert ranking_files.shipped().processors == INTEL
     as_on("amd", "avx2", 64)
-    assert ranking_files.shipped().processors == AMD
+    assert ranking_files.shipped().processors == AMD_AVX2
     text = ranking.describe(product(256))
-    assert "shipped ranking amd-avx512-2c" in text and "another machine" in text and "none was made for amd-avx2-64c" in text
+    assert "shipped ranking amd-avx2-2c" in text and "another machine" in text and "none was made for amd-avx2-64c" in text
     as_on("amd", "avx512", 2)
+    assert ranking_files.shipped().processors == AMD
     assert "none was made" not in ranking.describe(product(256))
+
+
+def test_for_16_bit_floats_a_class_with_their_instructions_or_without_comes_before_the_maker() -> None:
+    there = ProcessorClass("intel", "avx2", 8)
+    assert [ranking_files.nearest_classes(there, dtype)[0] for dtype in ("f32", "bf16", "f16")] == [INTEL, AMD_AVX2, AMD_AVX2]
+    assert ranking_files.nearest_classes(ProcessorClass("other", "avx512", 8), "bf16") == (AMD, INTEL, AMD_AVX2)
 
 
 def test_the_choice_says_whose_ranking_it_is() -> None:
@@ -217,12 +224,16 @@ def test_a_dtype_that_is_missing_comes_from_the_next_class_that_has_it(rankings:
 def test_on_another_makers_processor_mkl_and_blis_are_expected_slower(rankings: Path, as_on: Here) -> None:
     write(rankings, "intel-amx-2c", ("f32", 20, {"mkl.gemm@1": 10.0, "openblas.gemm@1": 15.0}))
     for maker, first in (("intel", "mkl"), ("amd", "openblas"), ("other", "openblas")):
-        as_on(maker, "avx2", 2)
+        as_on(maker, "avx512", 2)
         assert order_of(product(100))[0] == f"{first}.gemm@1"
     (rankings / "intel-amx-2c.json").unlink()
     write(rankings, "amd-avx512-2c", ("f32", 20, {"openblas.gemm@1": 10.0, "mkl.gemm@1": 15.0}))
     for maker, first in (("intel", "mkl"), ("amd", "openblas")):
-        as_on(maker, "avx2", 2)
+        as_on(maker, "avx512", 2)
+        assert order_of(product(100))[0] == f"{first}.gemm@1"
+    write(rankings, "amd-avx512-2c", ("f32", 20, {"openblas.gemm@1": 10.0, "mkl.gemm@1": 13.0}))
+    for instructions, first in (("avx512", "openblas"), ("avx2", "mkl")):  # with AVX2 alone they take the same instructions
+        as_on("amd", instructions, 2)
         assert order_of(product(100))[0] == f"{first}.gemm@1"
 
 
@@ -257,7 +268,7 @@ def test_what_is_made_for_the_operation_leads_where_no_ranking_names_any_of_it(r
 
 
 def test_memory_bounds_what_another_makers_processor_costs(rankings: Path, as_on: Here) -> None:
-    as_on("amd", "avx2", 2)
+    as_on("amd", "avx512", 2)
     times = {"mkl.gemv@1": 10.0, "openblas.gemv@1": 15.0}
     write(rankings, "intel-amx-2c", ("f32", 12, times, "gemv", "45x45 45x1"))
     assert order_of(problem_of("matmul", np.ones((45, 45), np.float32), np.ones((45, 1), np.float32)))[0] == "mkl.gemv@1"
@@ -445,7 +456,7 @@ def test_what_was_not_worth_measuring_on_one_thread_is_slower_than_others_on_one
 
 
 def test_recurrent_layers_with_a_batch_of_one_are_bound_by_memory(rankings: Path, as_on: Here) -> None:
-    as_on("amd", "avx2", 2)
+    as_on("amd", "avx512", 2)
     times = {"mkl.steps@1": 10.0, "openblas.steps@1": 15.0}
     for shape_class, first in (("one", "mkl"), ("", "openblas")):
         entry = {"op": "lstm", "dtype": "f32", "class": shape_class, "size": 20, "example": "lstm f32 8x1x64"}

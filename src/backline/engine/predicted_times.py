@@ -221,7 +221,7 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
             found.append((m, 0.0, logs))
             origins.append(None)
             known[m.key] = logs
-    for processors in ranking_files.nearest_classes(here)[:classes]:
+    for processors in ranking_files.nearest_classes(here, dtype)[:classes]:
         listed = ranking_files.measured(processors, op, dtype)
         far = OTHER_SOURCE if known else 0.0
         for m, logs in zip(listed, expected_here(here, processors, op, listed, known), strict=True):

@@ -111,8 +111,8 @@ def _rename(entry: dict[str, Any]) -> None:
 
 
 @lru_cache(maxsize=4)
-def _nearest(processors: ProcessorClass) -> tuple[ProcessorClass, ...]:
-    return tuple(nearest_first(processors, _classes()))
+def _nearest(processors: ProcessorClass, halves: bool = False) -> tuple[ProcessorClass, ...]:
+    return tuple(nearest_first(processors, _classes(), halves))
 
 
 def shipped() -> Ranking:
@@ -138,9 +138,9 @@ class Measured(NamedTuple):
     times: dict[str, float]
 
 
-def nearest_classes(here: ProcessorClass) -> tuple[ProcessorClass, ...]:
-    """Returns the classes that there are rankings of, the nearest first."""
-    return _nearest(here)
+def nearest_classes(here: ProcessorClass, dtype: str = "") -> tuple[ProcessorClass, ...]:
+    """Returns the classes that there are rankings of, the nearest for a dtype first."""
+    return _nearest(here, dtype in ("f16", "bf16"))
 
 
 @lru_cache(maxsize=512)

@@ -40,6 +40,11 @@ class ProcessorClass(NamedTuple):
     instructions: str
     cores: int
 
+    @property
+    def wide(self) -> bool:
+        """Whether it has AVX-512."""
+        return self.instructions in ("avx512", "amx")
+
     def __str__(self) -> str:
         """Returns the name that a file of the class has.
 
@@ -99,8 +104,10 @@ def this_class(capability: str) -> ProcessorClass:
     return class_of(cpu.vendor, cpu.flags, capability, physical_cores())
 
 
-def nearest_first(here: ProcessorClass, known: Iterable[ProcessorClass]) -> list[ProcessorClass]:
+def nearest_first(here: ProcessorClass, known: Iterable[ProcessorClass], halves: bool = False) -> list[ProcessorClass]:
     """Sorts classes by nearness to another: those of the same maker first, then by instruction set, then by number of cores.
+
+    For floats of 16 bits (`halves`), whether a class has AVX-512 counts before all: only there are instructions for them.
 
     Vendors' libraries take other kernels on other makers' processors, which changes more than the instruction set does, and
     that changes more than the number of cores.
@@ -112,8 +119,9 @@ def nearest_first(here: ProcessorClass, known: Iterable[ProcessorClass]) -> list
     ['intel-amx-2c', 'amd-avx2-8c']
     """
 
-    def distance(there: ProcessorClass) -> tuple[bool, int, float, ProcessorClass]:
+    def distance(there: ProcessorClass) -> tuple[bool, bool, int, float, ProcessorClass]:
         apart = abs(_SETS.index(there.instructions) - _SETS.index(here.instructions))
-        return there.maker != here.maker, apart, abs(math.log2(there.cores / here.cores)), there
+        cores = abs(math.log2(there.cores / here.cores))
+        return halves and there.wide != here.wide, there.maker != here.maker, apart, cores, there
 
     return sorted(known, key=distance)
