@@ -43,6 +43,7 @@ from backline.native.whole_file import write_whole
 from backline.problems import Problem
 
 TRIES = 4
+LONG = 200  # characters of a word of the command that the provenance tells
 DIRECT = "dfti", "dfti_parts"  # MKL's transforms in float32
 
 
@@ -212,7 +213,7 @@ def main() -> None:
     m = machine()
     provenance = {
         "cpu": m.cpu.model, "cores": m.physical_cores, "threads": threads, "date": time.strftime("%Y-%m-%d"),
-        "command": "python " + " ".join(sys.argv),
+        "command": "python " + " ".join(word if len(word) <= LONG else "REGEX" for word in sys.argv),
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
     whole = not new and not stopped and words.every == 1 and set(wanted) == set(designed_problems.PARTS)

@@ -267,6 +267,15 @@ def test_what_is_made_for_the_operation_leads_where_no_ranking_names_any_of_it(r
         assert ranking.leader(gelu, order_of(gelu)) == ("kernels" if first is made else "")
 
 
+def test_without_avx512_batches_of_products_are_expected_to_cost_onednn_more(rankings: Path, as_on: Here) -> None:
+    times = {"onednn.matmul@1": 10.0, "openblas.gemm@1": 15.0}
+    batch = problem_of("matmul", np.ones((500, 8, 8), np.float32), np.ones((500, 8, 8), np.float32))
+    write(rankings, "intel-amx-2c", ("f32", 19, times, "batch", "500x8x8 500x8x8"), ("f32", 20, times))
+    for instructions, first in (("avx512", "onednn.matmul@1"), ("avx2", "openblas.gemm@1")):
+        as_on("intel", instructions, 2)
+        assert order_of(batch)[0] == first and order_of(product(100))[0] == "onednn.matmul@1"
+
+
 def test_memory_bounds_what_another_makers_processor_costs(rankings: Path, as_on: Here) -> None:
     as_on("amd", "avx512", 2)
     times = {"mkl.gemv@1": 10.0, "openblas.gemv@1": 15.0}

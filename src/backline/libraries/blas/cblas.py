@@ -69,8 +69,8 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if problem.items == 1 and not vector:
         yield from _divided(blas, problem, threads, half)
     if problem.items > 1 and not vector:
-        letter, item = LETTER.get(problem.dtype.name, LETTER["float32"]), problem.flops / problem.items
-        if threads > 1 and problem.flops >= SPLIT_FLOPS and blas.pool and item >= blas.least_item.get(letter, 0.0):
+        least = blas.least_item.get(LETTER.get(problem.dtype.name, LETTER["float32"]), 0.0)
+        if threads > 1 and problem.flops >= SPLIT_FLOPS and blas.pool and problem.flops >= least * problem.items:
             yield Algorithm(
                 library=blas.name, name=f"{names[0]}_items", threads=thread_team.items_threads(threads), scaled=True,
                 precision=precision, level="threads", basis="construction", pool=blas.pool,
