@@ -91,7 +91,7 @@ def test_the_tuned_run_takes_the_winners(script: str, monkeypatch: pytest.Monkey
 
 
 def test_what_is_not_worth_loading_is_not_loaded(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every library takes a microsecond none is worth its loading, and NumPy is there anyway."""
+    """No library is worth its loading where each takes a microsecond, and NumPy is there anyway."""
 
     def equal(*arguments: Any, **options: Any) -> TuningRecord:  # not this machine's times, by which one may save more
         record = measure_missing(*arguments, **options)

@@ -42,7 +42,7 @@ class ProcessorClass(NamedTuple):
 
     @property
     def wide(self) -> bool:
-        """Whether it has AVX-512."""
+        """Tells whether it has AVX-512."""
         return self.instructions in ("avx512", "amx")
 
     def __str__(self) -> str:
