@@ -182,7 +182,7 @@ Group = tuple[str, str, str]  # library, threads, and what bounds the speed
 
 
 class _Away(NamedTuple):
-    """From one class of processors to another."""
+    """The class of processors that times are expected for, and the one that measured them."""
 
     here: ProcessorClass
     there: ProcessorClass
