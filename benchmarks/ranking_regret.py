@@ -189,7 +189,7 @@ RULES: dict[str, Rule] = {
 
 def taken(flops: float, dtype: str, keys, order) -> str:
     """The first of the candidates by an order, by the rules that hold beside it."""
-    precision = "f32 accumulation" if dtype in predicted_times.HALVES else ""
+    precision = "f32 accumulation" if dtype in ranking_files.HALVES else ""
     able = [
         Algorithm(library=k.partition(".")[0], name=k.partition(".")[2][:-2], scaled=k.endswith("@n"), precision=precision)
         for k in keys

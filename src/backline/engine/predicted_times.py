@@ -47,7 +47,6 @@ NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its 
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
 # They are refused at some lengths, by no rule. So where one was not measured, that says nothing of other lengths.
 REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n")
-HALVES = ("f16", "bf16")
 SMALL = 17.0  # log2 of the operations up to which converting them to float32 may be the fastest
 
 
@@ -102,7 +101,7 @@ def _near(here: ProcessorClass, place: Place, generation: int) -> tuple[Points |
     # Other dtypes stand in where nobody measured this one. For large Problems of 16-bit floats none does: few libraries have
     # kernels for those.
     halves = ("f32",) if place.work < SMALL else ()
-    for dtype in (place.dtype, *(halves if place.dtype in HALVES else ("",))):
+    for dtype in (place.dtype, *(halves if place.dtype in ranking_files.HALVES else ("",))):
         for classes in range(1, len(ranking_files.nearest_classes(here)) + 1):
             points = _points(here, place.op, dtype, generation, classes)
             if points is not None:

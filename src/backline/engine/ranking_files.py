@@ -12,9 +12,10 @@ from ..problems import Place
 from .tuning.machine_class import here
 from .tuning.record import RENAMED, current_key
 
-__all__ = ["Measured", "Ranking", "file_name", "here", "measured", "nearest_classes", "provenance", "shipped"]
+__all__ = ["HALVES", "Measured", "Ranking", "file_name", "here", "measured", "nearest_classes", "provenance", "shipped"]
 
 _ROW = '{"op": "'  # how an entry begins
+HALVES = ("f16", "bf16")
 FOLDER = os.path.join(os.path.dirname(__file__), "rankings")
 
 
@@ -140,7 +141,7 @@ class Measured(NamedTuple):
 
 def nearest_classes(here: ProcessorClass, dtype: str = "") -> tuple[ProcessorClass, ...]:
     """Returns the classes that there are rankings of, the nearest for a dtype first."""
-    return _nearest(here, dtype in ("f16", "bf16"))
+    return _nearest(here, dtype in HALVES)
 
 
 @lru_cache(maxsize=512)
