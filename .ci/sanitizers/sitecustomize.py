@@ -17,8 +17,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         folder = os.environ.get("BACKLINE_TEST_COMPILED", "")
         if not folder or name not in ("backline._core", "backline._kernels"):
             return None
-        suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
-        return importlib.util.spec_from_file_location(name, f"{folder}/{name.rpartition('.')[2]}{suffix}")
+        file = f"{folder}/{name.rpartition('.')[2]}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+        # A build of the core alone leaves the installed kernels.
+        return importlib.util.spec_from_file_location(name, file) if os.path.exists(file) else None
 
 
 sys.meta_path.insert(0, _Finder())
