@@ -32,31 +32,24 @@ BACKLINE_INLINE Total operator+(const Total &a, const Total &b) { return {{a.sum
 
 template <int Bytes>
 struct Lanes {
-    Doubles sums[kGroups] = {};
+    using Eight = Doubles<Bytes>;
+    Eight sums[kGroups] = {};
     double rest[2] = {0, 0};  // of numbers that fill no vector
 
     template <int Operands, class T>
-    BACKLINE_INLINE void take(int group, const T *x, const T *y) {
-        Doubles terms;
-        if constexpr (Operands == 2 && sizeof(T) == 4) {
-            Doubles factors;
-            load_doubles<Bytes>(terms, x);
-            load_doubles<Bytes>(factors, y);
-            add_exact_product<Bytes>(sums[group], terms, factors);
-        } else {
-            load_terms<Operands>(terms, x, y);
-            sums[group] += terms;
+    BACKLINE_INLINE void take(int group, const T *x, const T *y, int64_t last = kWide) {
+        Eight terms, factors;
+        load_doubles(terms, x);
+        if constexpr (Operands == 2) load_doubles(factors, y);
+        if (last < kWide) {
+            keep_last(terms, last);
+            if constexpr (Operands == 2) keep_last(factors, last);  // what is taken away may be infinite
         }
-    }
-
-    template <int Operands, class T>
-    static BACKLINE_INLINE void load_terms(Doubles &terms, const T *x, const T *y) {
-        load_doubles<Bytes>(terms, x);
-        if constexpr (Operands == 2) {
-            Doubles factors;
-            load_doubles<Bytes>(factors, y);
-            terms = terms * factors;
-        }
+        by_vectors([](auto &sum, const auto &term, const auto &factor) __attribute__((always_inline)) {
+            if constexpr (Operands == 1) sum += term;
+            else if constexpr (sizeof(T) == 4) add_exact_product(sum, term, factor);
+            else sum += term * factor;
+        }, sums[group], terms, factors);
     }
 
     // Adds numbers without gaps.
@@ -68,21 +61,16 @@ struct Lanes {
         for (; i + kWide <= n; i += kWide) take<Operands>(0, x + i, y + i);
         if (i == n) return;
         if (n > kWide) {  // the last eight, without those that were taken
-            Doubles terms;
-            load_terms<Operands>(terms, x + n - kWide, y + n - kWide);
-            keep_last(terms, n - i);
-            sums[0] += terms;
+            take<Operands>(0, x + n - kWide, y + n - kWide, n - i);
             return;
         }
         for (; i < n; ++i) rest[i % 2] += Operands == 2 ? double(x[i]) * double(y[i]) : double(x[i]);
     }
 
-    BACKLINE_INLINE void join(Doubles &all) const { all = (sums[0] + sums[1]) + (sums[2] + sums[3]); }
-
     template <int Parts>
     BACKLINE_INLINE Total folded() const {
-        Doubles all;
-        join(all);
+        Eight all;
+        join_groups(all, sums);
         const TwoDoubles two = backline::folded(all);
         if constexpr (Parts == 2) return {{two[0] + rest[0], two[1] + rest[1]}};
         else return {{(two[0] + two[1]) + (rest[0] + rest[1]), 0.0}};
@@ -203,12 +191,12 @@ BACKLINE_INLINE void store(const Total &total, char *out) {
 // One result a row, of neighbours that are at least eight: those of eight rows are folded together.
 template <int Operands, class T, int Bytes>
 BACKLINE_INLINE void results_of_runs(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
-    Doubles rows[kWide] = {};
+    Doubles<Bytes> rows[kWide] = {};
     char *places[kWide];
     int filled = 0;
     auto store_rows = [&]() __attribute__((always_inline)) {
         double each[kWide];
-        totals<Bytes>(rows, each);
+        totals(rows, each);
         for (int i = 0; i < filled; ++i) {
             const T value = T(each[i]);
             std::memcpy(places[i], &value, sizeof value);
@@ -218,7 +206,7 @@ BACKLINE_INLINE void results_of_runs(const Sum &p, int64_t item, const char *x, 
     each_row(p, item, x, y, out, [&](const Place &at) __attribute__((always_inline)) {
         Lanes<Bytes> lanes;
         lanes.template add<Operands>(reinterpret_cast<const T *>(at.x), reinterpret_cast<const T *>(at.y), p.reduced[3].size);
-        lanes.join(rows[filled]);
+        join_groups(rows[filled], lanes.sums);
         places[filled] = at.out;
         if (++filled == kWide) store_rows();
     });

@@ -46,22 +46,25 @@ BACKLINE_INLINE T taken(T sum, T size) {
 }
 
 // The same of eight elements, of which absolute values are taken where that matters. `Single`: they were floats.
-template <Kind K, int Bytes, bool Single>
-BACKLINE_INLINE void take_eight(Doubles &sum, Doubles &elements) {
-    if constexpr (K == kSum || K == kCubes) mask(elements, DoubleBits{} + std::numeric_limits<int64_t>::max());
-    if constexpr (K == kCount) {
-        const Doubles zero{}, one = zero + 1.0;
-        sum += elements != zero ? one : zero;
-    } else if constexpr (K == kSquares) {
-        if constexpr (Single) add_exact_product<Bytes>(sum, elements, elements);
-        else sum += elements * elements;
-    } else if constexpr (K == kCubes) {
-        sum += elements * elements * elements;
-    } else if constexpr (K == kFourths) {
-        sum += (elements * elements) * (elements * elements);
-    } else {
-        sum += elements;
-    }
+template <Kind K, bool Single, class V>
+BACKLINE_INLINE void take_eight(V &sums, V &elements) {
+    by_vectors([](auto &sum, auto &x) __attribute__((always_inline)) {
+        using Some = std::remove_reference_t<decltype(x)>;
+        if constexpr (K == kSum || K == kCubes) mask(x, typename VectorOf<int64_t, sizeof x>::Type{} + std::numeric_limits<int64_t>::max());
+        if constexpr (K == kCount) {
+            const Some zero{}, one = zero + 1.0;
+            sum += x != zero ? one : zero;
+        } else if constexpr (K == kSquares) {
+            if constexpr (Single) add_exact_product(sum, x, x);
+            else sum += x * x;
+        } else if constexpr (K == kCubes) {
+            sum += x * x * x;
+        } else if constexpr (K == kFourths) {
+            sum += (x * x) * (x * x);
+        } else {
+            sum += x;
+        }
+    }, sums, elements);
 }
 
 template <Kind K>

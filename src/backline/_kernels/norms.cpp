@@ -66,21 +66,22 @@ BACKLINE_INLINE double block(const T *x, int64_t n) {
         if (K == kLargest || std::isnan(value_of<T>(largest))) return value_of<T>(largest);
         return value_of<T>(*std::min_element(least, least + kLanes));
     } else {
-        Doubles sums[kGroups] = {}, elements;
+        Doubles<Bytes> sums[kGroups] = {}, elements, all;
         int64_t i = 0;
         auto take = [&](int group, const T *from) __attribute__((always_inline)) {
-            load_doubles<Bytes>(elements, from);
-            take_eight<K, Bytes, sizeof(T) == 4>(sums[group], elements);
+            load_doubles(elements, from);
+            take_eight<K, sizeof(T) == 4>(sums[group], elements);
         };
         for (; i + kLanes <= n; i += kLanes)
             for (int group = 0; group < kGroups; ++group) take(group, x + i + group * kWide);
         for (; i + kWide <= n; i += kWide) take(0, x + i);
         if (i < n) {  // the last eight, of this block and the one before, without those that were taken
-            load_doubles<Bytes>(elements, x + n - kWide);
+            load_doubles(elements, x + n - kWide);
             keep_last(elements, n - i);
-            take_eight<K, Bytes, sizeof(T) == 4>(sums[0], elements);
+            take_eight<K, sizeof(T) == 4>(sums[0], elements);
         }
-        const TwoDoubles two = folded((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        join_groups(all, sums);
+        const TwoDoubles two = folded(all);
         return two[0] + two[1];
     }
 }

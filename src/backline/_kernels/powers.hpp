@@ -1,7 +1,7 @@
 // Sums of powers of numbers, by logarithms and exponentials to the base 2 in vectors. The relative error of a power is that of its
 // logarithm: some 1e-16 times the logarithm of the number, so of numbers that are at most 1 those that count are accurate.
 #pragma once
-#include "targets.hpp"
+#include "conversions.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -17,15 +17,24 @@ struct PowerSum {
 
 namespace powers_detail {
 
-typedef double V __attribute__((vector_size(64)));
-typedef uint64_t U __attribute__((vector_size(64)));
-typedef int64_t I __attribute__((vector_size(64)));
+constexpr int kLanes = 8;  // of which each has sums of its own, whatever the vectors of the instruction set
 
-BACKLINE_INLINE void bits_of(U &bits, const V &x) { std::memcpy(&bits, &x, sizeof bits); }
-BACKLINE_INLINE void value_of(V &x, const U &bits) { std::memcpy(&x, &bits, sizeof x); }
+template <class V>
+using BitsOf = typename VectorOf<uint64_t, sizeof(V)>::Type;
+
+template <class V>
+BACKLINE_INLINE void bits_of(BitsOf<V> &bits, const V &x) {
+    std::memcpy(&bits, &x, sizeof bits);
+}
+template <class V>
+BACKLINE_INLINE void value_of(V &x, const BitsOf<V> &bits) {
+    std::memcpy(&x, &bits, sizeof x);
+}
 
 // The exponent e and m = x / 2^e between the roots of 1/2 and 2; log2(m) = s * (2 + 2 s^2 / 3 + ...) / ln 2 with s = (m - 1) / (m + 1).
+template <class V>
 BACKLINE_INLINE void log2_of(V &y, const V &x) {
+    using U = BitsOf<V>;
     constexpr double c = 2.8853900817779268;  // 2 / ln 2
     U bits;
     bits_of(bits, x);
@@ -40,6 +49,7 @@ BACKLINE_INLINE void log2_of(V &y, const V &x) {
 }
 
 // 2^y for y from -1022 to 1023.
+template <class V>
 BACKLINE_INLINE void exp2_of(V &x, const V &y) {
     constexpr double c[] = {1,
                             0.69314718055994531,
@@ -58,42 +68,50 @@ BACKLINE_INLINE void exp2_of(V &x, const V &y) {
     const V shifted = y + 0x1.8p52, f = y - (shifted - 0x1.8p52);
     V p = f * c[13] + c[12], power;
     for (int k = 11; k >= 0; --k) p = p * f + c[k];
-    U bits;
+    BitsOf<V> bits;
     bits_of(bits, shifted);
     value_of(power, (bits + 1023) << 52);
     x = p * power;
 }
 
-BACKLINE_INLINE void power_sum(const double *from, int64_t n, double order, PowerSum *to) {
-    V sum = {}, largest = {}, least = V{} + 1, odd = {};
-    for (int64_t i = 0; i < n; i += 8) {
-        V x, y, power;
-        std::memcpy(&x, from + i, sizeof x);
-        odd += x - x;
-        largest = x > largest ? x : largest;
-        const V counted = x > 0 ? x : V{} + 1;
-        least = counted < least ? counted : least;
-        log2_of(y, x);
-        y *= order;
-        y = y > -1022 ? y : V{} - 1022;
-        y = y < 1023 ? y : V{} + 1023;
-        exp2_of(power, y);
-        sum += x > 0 ? power : V{};
+struct Body {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const double *from, int64_t n, double order, PowerSum *to) {
+        using V = typename VectorOf<double, Bytes>::Type;
+        constexpr int count = sizeof(V) / sizeof(double), vectors = kLanes / count;
+        V sums[vectors] = {}, largest[vectors] = {}, least[vectors], odd[vectors] = {};
+        for (int i = 0; i < vectors; ++i) least[i] = V{} + 1;
+        for (int64_t start = 0; start < n; start += kLanes)
+            for (int i = 0; i < vectors; ++i) {
+                V x, y, power;
+                std::memcpy(&x, from + start + i * count, sizeof x);
+                odd[i] += x - x;
+                largest[i] = x > largest[i] ? x : largest[i];
+                const V counted = x > 0 ? x : V{} + 1;
+                least[i] = counted < least[i] ? counted : least[i];
+                log2_of(y, x);
+                y *= order;
+                y = y > -1022 ? y : V{} - 1022;
+                y = y < 1023 ? y : V{} + 1023;
+                exp2_of(power, y);
+                sums[i] += x > 0 ? power : V{};
+            }
+        *to = {0, 0, 1, false};
+        for (int lane = 0; lane < kLanes; ++lane) {
+            const int i = lane / count, k = lane % count;
+            to->sum += sums[i][k];
+            to->largest = largest[i][k] > to->largest ? largest[i][k] : to->largest;
+            to->least = least[i][k] < to->least ? least[i][k] : to->least;
+            to->odd |= odd[i][k] != 0;
+        }
     }
-    *to = {0, 0, 1, false};
-    for (int lane = 0; lane < 8; ++lane) {
-        to->sum += sum[lane];
-        to->largest = largest[lane] > to->largest ? largest[lane] : to->largest;
-        to->least = least[lane] < to->least ? least[lane] : to->least;
-        to->odd |= odd[lane] != 0;
-    }
-}
+};
 
 }  // namespace powers_detail
 
 // Sums x^order of n numbers, which are followed by zeros up to a multiple of 8.
 inline void power_sum(int64_t level, const double *from, int64_t n, double order, PowerSum *to) {
-    Versions<powers_detail::power_sum>::table[level](from, n, order, to);
+    TypedVersions<powers_detail::Body>::table[level][1](from, n, order, to);
 }
 
 }  // namespace backline
