@@ -39,6 +39,7 @@ def test_a_first_call_loads_what_it_takes_and_explain_loads_the_rest() -> None:
     done = python(
         HEAD
         + """
+a = a.astype(float)  # of float32 BLIS 0.9 is refused as soon as it is loaded
 backline.mm(a, a)
 first = loaded()
 ran = backline.explain()
@@ -49,8 +50,8 @@ print(loaded(), would.library == ran.library, any("not loaded" in c.reason for c
     )
     first, second = done.stdout.splitlines()
     names = ["blis", "mkl", "onednn", "openblas"]
-    entry = ranking.order_of(problem_of("mm", np.ones((300, 300), np.float32), np.ones((300, 300), np.float32)))
-    best = next(key.partition(".")[0] for key in entry if "bf16" not in key and libraries.get(key.partition(".")[0]).available())
+    entry = ranking.order_of(problem_of("mm", np.ones((300, 300)), np.ones((300, 300))))
+    best = next(key.partition(".")[0] for key in entry if libraries.get(key.partition(".")[0]).available())
     rest = [n for n in names if n != best]
     assert first == f"{[best]} {best} {rest}"
     assert second == f"{names} True False"
