@@ -34,13 +34,25 @@ def test_rounds_at_whose_ends_threads_share_a_core_are_made_again(
     looks, number = list(shared), iter(range(100))
     monkeypatch.setattr(script, "share_a_core", lambda: looks.pop(0))
 
-    class Numbered(script.Timer):  # a round's time is its number
+    class Numbered(script.Timer):  # a round's time is its number, in hundredths of a second from 0.2 on
         def timeit(self, count: int = 1) -> float:
-            return 1.0 + next(number) // 2  # the call before counts, too
+            return (20 + next(number) // 2) / 100  # the call before counts, too
 
     times = script.round_by_round({"one": Numbered()}, seconds=0.0, rounds=3)["one"]
     assert script.made_again == [again] and not looks
-    assert times == [1.0 + n for n in range(again + 3) if again == 3 <= n or not shared[n] | shared[n + 1]]
+    assert times == [(20 + n) / 100 for n in range(again + 3) if again == 3 <= n or not shared[n] | shared[n + 1]]
+
+
+def test_what_takes_over_a_second_is_called_once_a_round(script: Any) -> None:
+    calls: list[int] = []
+
+    class Slow(script.Timer):
+        def timeit(self, count: int = 1) -> float:
+            calls.append(count)
+            return 2.0
+
+    assert script.round_by_round({"one": Slow()}, seconds=0.0, rounds=3, quiet=False) == {"one": [2.0] * 3}
+    assert calls == [1] * 3
 
 
 def test_beside_other_work_no_round_is_made_again(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:

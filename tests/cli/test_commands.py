@@ -337,7 +337,7 @@ def test_the_script_ends_with_the_tune_that_runs_it(tmp_path: Path, number: sign
 def test_calibrate_measures_in_the_time_it_has_and_goes_on(tmp_path: Path) -> None:
     file = str(tmp_path / "t.sqlite")
     assert "`backline calibrate` measures this machine" in run("info", tuning=file).stdout
-    first = of_json("calibrate", "--seconds", "2", tuning=file)
+    first = of_json("calibrate", "--seconds", "4", tuning=file)
     assert first["measured"] == sum(p["problems"] for p in first["parts"]) > 0 and first["file"] == file
     assert {p["part"] for p in first["parts"]} <= {"products", "halves", "algebra", "layers", "transforms"}
     assert all(p["gain"] >= 1.0 and 0 <= p["better"] <= p["problems"] for p in first["parts"])
