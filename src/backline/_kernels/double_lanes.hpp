@@ -24,7 +24,7 @@ struct VectorsOf<Bytes, Bytes> : VectorOf<double, Bytes> {};
 template <int Bytes>
 using Doubles = typename VectorsOf<Bytes>::Type;
 
-// Calls act(vector, others) for each vector of such numbers, and those at the same place in others.
+// Calls act(vector, others...) for each vector of eight numbers, with the vectors at the same place in the others.
 template <class Act, class V, class... Others>
 BACKLINE_INLINE void by_vectors(Act act, V &v, Others &...others) {
     if constexpr (std::is_class_v<V>) {
@@ -53,7 +53,7 @@ BACKLINE_INLINE void load_doubles(V &v, const T *from) {
 template <class V>
 BACKLINE_INLINE void add_exact_product(V &sum, const V &x, const V &y) {
     if constexpr (sizeof(V) > kPlainBytes) {
-        V total = sum;  // as above
+        V total = sum;  // no operand of `asm` may be a part of something larger: see load_doubles
         asm("vfmadd231pd %2, %1, %0" : "+v"(total) : "v"(V(x)), "v"(V(y)));
         sum = total;
     } else {
@@ -61,10 +61,10 @@ BACKLINE_INLINE void add_exact_product(V &sum, const V &x, const V &y) {
     }
 }
 
-// Leaves the bits of a vector that others have, too.
-template <class V, class Others>
-BACKLINE_INLINE void mask(V &v, const Others &bits) {
-    Others all;
+// Clears the bits of a vector that are 0 in `bits`.
+template <class V, class Bits>
+BACKLINE_INLINE void mask(V &v, const Bits &bits) {
+    Bits all;
     std::memcpy(&all, &v, sizeof all);
     all = all & bits;
     std::memcpy(&v, &all, sizeof all);

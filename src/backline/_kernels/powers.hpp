@@ -1,5 +1,6 @@
 // Sums of powers of numbers, by logarithms and exponentials to the base 2 in vectors. The relative error of a power is that of its
-// logarithm: some 1e-16 times the logarithm of the number, so of numbers that are at most 1 those that count are accurate.
+// logarithm: some 1e-16 times the logarithm of the number, so of numbers that are at most 1 those that count are accurate. The bits are the
+// same for every instruction set only where this is compiled without fused operations (-ffp-contract=off, as norms.cpp is).
 #pragma once
 #include "conversions.hpp"
 
