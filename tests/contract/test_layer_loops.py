@@ -347,6 +347,11 @@ def test_16_bit_floats_have_the_same_bits_on_every_processor(dtype: str) -> None
             assert np.array_equal(avx2.view(np.uint16)[numbers], avx512.view(np.uint16)[numbers]), name
 
 
+def _logarithms(given: Any, axis: int) -> Any:
+    logarithm = given - given.max(axis, keepdims=True)
+    return logarithm - np.log(np.exp(logarithm).sum(axis, keepdims=True))
+
+
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
 def test_softmax_of_rows_of_every_length(dtype: str, rng: np.random.Generator) -> None:
     """Ends that overlap what was before, rows shorter than a vector, and what is not finite in them."""
@@ -354,14 +359,29 @@ def test_softmax_of_rows_of_every_length(dtype: str, rng: np.random.Generator) -
         x = draw(rng, (5, width), dtype, 4)
         x[1, width // 2], x[2, -1], x[3, :] = np.nan, -np.inf, 3
         x[4, 0] = 200
-        given = wide(x)[[0, 2, 3, 4]]
-        logarithm = given - given.max(1, keepdims=True)
-        logarithm -= np.log(np.exp(logarithm).sum(1, keepdims=True))
+        logarithm = _logarithms(wide(x)[[0, 2, 3, 4]], 1)
         for op, wanted in (("softmax", np.exp(logarithm)), ("log_softmax", logarithm)):
             for what, result in by_loops(OPS + op, x, -1).items():
                 assert np.isnan(result[1]).all(), what
                 largest = np.abs(wanted).max(where=np.isfinite(wanted), initial=1.0)
                 assert_near(result[[0, 2, 3, 4]], wanted, dtype, what, 4, largest)
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64", *HALVES))
+def test_softmax_of_columns_of_every_number(dtype: str, rng: np.random.Generator) -> None:
+    """Vectors that overlap the one before, columns fewer than a vector has elements, and what is not finite; those of 16 bits in place."""
+    for columns in (*range(2, 71), 127, 128, 129, 200):
+        for length in (2, 5, 64, 131):
+            x = draw(rng, (length, columns), dtype, 4)
+            x[-1, 0], x[0, -1] = -np.inf, 200
+            logarithm = _logarithms(x.astype(np.longdouble), 0)
+            for op, wanted in (("softmax", np.exp(logarithm)), ("log_softmax", logarithm)):
+                largest = np.abs(wanted).max(where=np.isfinite(wanted), initial=1.0)
+                for what, result in by_loops(OPS + op, x, 0).items():
+                    assert_near(result, wanted, dtype, what, 6, largest)
+            x[length // 2, columns // 2], x[:, 0] = np.nan, np.inf
+            for what, result in by_loops(OPS + "softmax", x, 0).items():
+                assert np.array_equal(np.isnan(result).any(0), np.isnan(x).any(0) | np.isinf(x).all(0)), what
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float64", *HALVES))

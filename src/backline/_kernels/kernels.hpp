@@ -45,6 +45,7 @@ int add_roots(PyObject *module, PyObject *addresses);
 int add_short_time(PyObject *module, PyObject *addresses);
 int add_small_spectra(PyObject *module, PyObject *addresses);
 int add_small_systems(PyObject *module, PyObject *addresses);
+int add_softmax_columns(PyObject *module, PyObject *addresses);
 int add_softmax_rows(PyObject *module, PyObject *addresses);
 int add_transforms(PyObject *module, PyObject *addresses);
 int add_triangle_copies(PyObject *module, PyObject *addresses);

@@ -2,6 +2,7 @@
 #pragma once
 #include "lanes.hpp"
 
+#include <cmath>
 #include <limits>
 
 namespace backline {
@@ -77,6 +78,12 @@ BACKLINE_INLINE void exp_array(const T *from, T *to, int64_t n) {
 
 template <class T>
 constexpr T kNothing = -std::numeric_limits<T>::infinity();  // the score of a key that takes no part
+
+// The logarithm of a sum whose largest term is 1, from the sum and from that of the other terms.
+template <class T>
+inline T logarithm_of_sum(T all, T others) {
+    return all < T(2) ? std::log1p(others) : std::log(all);
+}
 
 // A row of scores becomes a row of weights relative to the maximum so far. The row may be read and written up to kPadding
 // bytes past its end. `change` becomes what earlier weights have to be multiplied with, as a logarithm.

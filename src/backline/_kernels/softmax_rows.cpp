@@ -1,4 +1,4 @@
-// Softmax and its logarithm of rows without gaps, and of columns side by side, in vectors: one reading of the memory, and NaN and infinity as the formulas have
+// Softmax and its logarithm of rows without gaps, in vectors: one reading of the memory, and NaN and infinity as the formulas have
 // them. A row whose largest element is infinite, or that has a NaN, becomes NaN: nothing has to be looked for.
 #include <algorithm>
 #include <cmath>
@@ -33,13 +33,7 @@ BACKLINE_INLINE T joined(const typename Lanes<T, Bytes>::Vector &v, Join join) {
     }
 }
 
-// The logarithm of a sum whose largest term is 1, from the sum and from that of the other terms.
-template <class T>
-inline T logarithm_of_sum(T all, T others) {
-    return all < T(2) ? std::log1p(others) : std::log(all);
-}
-
-// The same of several sums of floats at once: log(m) = 2 artanh((m - 1) / (m + 1)) by its series, of m = 1 + others, or of the mantissa of a
+// Logarithms as of `logarithm_of_sum`, of several sums of floats at once: log(m) = 2 artanh((m - 1) / (m + 1)) by its series, of m = 1 + others, or of the mantissa of a
 // sum that is larger. What is left out is below 2^-32 of the result.
 template <int Bytes>
 BACKLINE_INLINE void logarithms_of_sums(typename Lanes<double, Bytes>::Vector &all, const typename Lanes<double, Bytes>::Vector &others) {
@@ -287,82 +281,12 @@ struct Rows {
     }
 };
 
-// Columns side by side; `step` elements lie between the elements of one in what is read, `target_step` in what is written.
-struct SoftmaxColumns {
-    int64_t itemsize, level, logarithm, width, step, target_step;
-};
-
-constexpr int64_t kTogether = 64;  // terms of a sum that are added up before they join the others: fewer roundings
-
-struct Columns {
-    template <class T, int Bytes>
-    static BACKLINE_INLINE void run(const SoftmaxColumns &p, int64_t columns, const char *from, char *to) {
-        using L = Lanes<T, Bytes>;
-        using V = typename L::Vector;
-        constexpr int64_t several = 4;  // vectors of columns at a time: more of each line and page that is read
-        const T *x = reinterpret_cast<const T *>(from);
-        T *y = reinterpret_cast<T *>(to);
-        for (int64_t first = 0; first < columns; first += several * L::count, x += several * L::count, y += several * L::count) {
-            const int64_t left = columns - first, parts = std::min((left + L::count - 1) / L::count, several);
-            V most[several], sum[several], others[several], part[several], other_part[several], u, v, zero{};
-            for (int64_t j = 0; j < parts; ++j) {
-                L::fill(most[j], kNothing<T>);
-                sum[j] = others[j] = part[j] = other_part[j] = zero;
-            }
-            for (int64_t i = 0; i < p.width; ++i)
-                for (int64_t j = 0; j < parts; ++j) {
-                    L::load_some(u, x + i * p.step + j * L::count, left - j * L::count);
-                    most[j] = u > most[j] ? u : most[j];
-                }
-            for (int64_t i = 0; i < p.width; ++i)
-                for (int64_t j = 0; j < parts; ++j) {
-                    L::load_some(u, x + i * p.step + j * L::count, left - j * L::count);
-                    u = u - most[j];
-                    v = u;
-                    exponential<T, Bytes>(v);
-                    part[j] += v;
-                    if (p.logarithm) other_part[j] += u < zero ? v : u;  // as of rows
-                    else L::store_some(v, y + i * p.target_step + j * L::count, left - j * L::count);
-                    if (i % kTogether == kTogether - 1 || i == p.width - 1) {
-                        sum[j] += part[j];
-                        others[j] += other_part[j];
-                        part[j] = other_part[j] = zero;
-                    }
-                }
-            for (int64_t j = 0; j < parts; ++j) {
-                if (p.logarithm) {
-                    for (int lane = 0; lane < L::count; ++lane) sum[j][lane] = logarithm_of_sum(sum[j][lane], others[j][lane]);
-                } else {
-                    sum[j] = T(1) / sum[j];
-                }
-            }
-            for (int64_t i = 0; i < p.width; ++i)
-                for (int64_t j = 0; j < parts; ++j) {
-                    const int64_t some = left - j * L::count;
-                    T *there = y + i * p.target_step + j * L::count;
-                    if (p.logarithm) {
-                        L::load_some(u, x + i * p.step + j * L::count, some);
-                        u = (u - most[j]) - sum[j];
-                    } else {
-                        L::load_some(u, there, some);
-                        u = u * sum[j];
-                    }
-                    L::store_some(u, there, some);
-                }
-        }
-    }
-};
-
-void softmax_columns(const SoftmaxColumns *p, int64_t columns, const char *from, char *to) {
-    TypedVersions<Columns>::table[p->level][p->itemsize == 8](*p, columns, from, to);
-}
-
 void softmax_item(const SoftmaxRows *p, int64_t item, const char *from, char *to) {
     TypedVersions<Rows>::table[p->level][p->itemsize == 8](*p, item, from, to);
 }
 
 }  // namespace
 
-int add_softmax_rows(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("softmax_rows", softmax_item), kernel("softmax_columns", softmax_columns)}); }
+int add_softmax_rows(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("softmax_rows", softmax_item)}); }
 
 }  // namespace backline
