@@ -239,7 +239,8 @@ def _system() -> str:
     return platform.platform()
 
 
-def _libc() -> str:
+def libc() -> str:
+    """Returns the C library and its version, such as "glibc 2.36"; empty where none says."""
     try:
         # Only glibc has this name; musl raises, other systems have no confstr.
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -274,5 +275,5 @@ def machine() -> Machine:
         l3=cache_size(3, cpus[0], read_text),
         memory=memory(),
         system=_system(),
-        libc=_libc(),
+        libc=libc(),
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import _kernels
 from ...native.library_search import search
-from ...native.machine import machine
+from ...native.machine import libc
 from ...native.shared_library import NativeLibrary
 from ...problems.dtypes import HALVES
 from ...problems.names import name_of
@@ -79,7 +79,7 @@ class Libmvec(FileLibrary):
 
     def version(self) -> str | None:
         """Returns that of the C library."""
-        return str(machine().libc).rpartition(" ")[2] or None
+        return libc().rpartition(" ")[2] or None
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return vector_levels()
