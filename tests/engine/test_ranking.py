@@ -276,17 +276,6 @@ def test_without_avx512_batches_of_products_are_expected_to_cost_onednn_more(ran
         assert order_of(batch)[0] == first and order_of(product(100))[0] == "onednn.matmul@1"
 
 
-def test_without_avx512_few_rows_on_all_threads_are_expected_to_take_longer(rankings: Path, as_on: Here) -> None:
-    few = problem_of("matmul", np.ones((4, 1024), np.float32), np.ones((1024, 512), np.float32))
-    for threads in ("1", "n"):
-        times = {f"kernels.few_rows@{threads}": 10.0, f"openblas.gemm@{threads}": 15.0}
-        write_entries(rankings, "intel-amx-2c", entry_of(few, times))
-        for instructions in ("avx512", "avx2"):
-            as_on("intel", instructions, 2)
-            slower = instructions == "avx2" and threads == "n"
-            assert order_of(few)[0] == ("openblas.gemm@n" if slower else f"kernels.few_rows@{threads}")
-
-
 def test_memory_bounds_what_another_makers_processor_costs(rankings: Path, as_on: Here) -> None:
     as_on("amd", "avx512", 2)
     times = {"mkl.gemv@1": 10.0, "openblas.gemv@1": 15.0}

@@ -39,7 +39,6 @@ CONVOLVED = {
 FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
 BATCHES = 1.0  # log2 of how much longer oneDNN is expected to take, beside the others, for a batch of products without AVX-512
-FEW_ROWS = 1.0  # and the same of this project's own products of few rows, on all threads: near the median of what was measured
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
 # one that is: where it has AVX-512, and where not. MKL and BLIS 0.9 keep to AVX2 there, which costs more in the first case. That
 # matters less in transforms, and where memory bounds the speed: in products with vectors, and in reductions of matrices to
@@ -91,9 +90,6 @@ def expected_here(
         if here.wide != processors.wide and kind_of(m.place.shape_class) == "batch":
             more = BATCHES * (processors.wide - here.wide)
             logs = {key: log + more * key.startswith("onednn.") for key, log in logs.items()}
-        if here.wide != processors.wide and m.place.dtype in ("f32", "f64"):
-            more = FEW_ROWS * (processors.wide - here.wide)
-            logs = {key: log + more * (key == "kernels.few_rows@n") for key, log in logs.items()}
         yield logs
 
 
