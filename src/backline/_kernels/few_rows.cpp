@@ -1,5 +1,6 @@
 // Products of a few rows with a large matrix, whose elements are read once, in the order of memory, and of 16 bits as they are. A BLAS
-// packs the matrix first, or reads it once for each row, and most of the time of such a product is reading.
+// packs the matrix first, or reads it once for each row, and most of the time of such a product is reading. Loops over arrays of vectors
+// are unrolled by pragmas: GCC 12 kept those of AVX2 in memory, which took up to five times as long.
 #include "halves.hpp"
 #include "kernels.hpp"
 
@@ -45,46 +46,69 @@ BACKLINE_INLINE void dots(const FewRows &p, const T *x, const char *matrix, char
     typename L::Vector sums[R][C] = {}, row[R], column;
     int64_t i = 0;
     for (; i + L::count <= p.length; i += L::count) {
+#pragma GCC unroll 4
         for (int r = 0; r < R; ++r) L::load(row[r], x + r * p.length + i);
+#pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
             E::load(column, reinterpret_cast<const S *>(matrix + c * p.step) + i);
+#pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sums[r][c] += row[r] * column;
         }
     }
     if (i < p.length) {
+#pragma GCC unroll 4
         for (int r = 0; r < R; ++r) L::load_some(row[r], x + r * p.length + i, p.length - i);
+#pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
             E::load_some(column, reinterpret_cast<const S *>(matrix + c * p.step) + i, p.length - i);
+#pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sums[r][c] += row[r] * column;
         }
     }
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
         T *target = reinterpret_cast<T *>(to + r * p.target_step);
+#pragma GCC unroll 8
         for (int c = 0; c < C; ++c) target[c] = total<T, Bytes>(sums[r][c]) + (p.keep ? target[c] : T(0));
     }
 }
 
 // R rows with all columns, some of whose elements that belong to the same element of a row are neighbours: `Some` elements of the rows.
+// Two vectors at a time without AVX-512, a line of the memory: an element of a row is loaded once for both.
 template <int R, int Some, class S, class T, int Bytes>
 BACKLINE_INLINE void sums(const FewRows &p, int64_t columns, const T *x, const char *matrix, char *to, bool keep) {
     using L = Lanes<T, Bytes>;
     using E = Elements<S, T, Bytes>;
-    auto some = [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-        typename L::Vector sum[R] = {}, elements;
+    auto some = [&](auto parts, int64_t i, int64_t n) __attribute__((always_inline)) {
+        constexpr int P = decltype(parts)::value;
+        typename L::Vector sum[R][P] = {}, elements[P];
         if (keep)
-            for (int r = 0; r < R; ++r) L::load_some(sum[r], reinterpret_cast<const T *>(to + r * p.target_step) + i, n);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+                for (int j = 0; j < P; ++j) L::load_some(sum[r][j], reinterpret_cast<const T *>(to + r * p.target_step) + i + j * L::count, n);
+#pragma GCC unroll 8
         for (int k = 0; k < Some; ++k) {
             const S *from = reinterpret_cast<const S *>(matrix + k * p.step) + i;
-            // What comes next lies in other pages, where a processor's own prefetching begins anew.
-            __builtin_prefetch(reinterpret_cast<const char *>(from) + Some * p.step);
-            n >= L::count ? E::load(elements, from) : E::load_some(elements, from, n);
-            for (int r = 0; r < R; ++r) sum[r] += x[r * p.length + k] * elements;
+            // What comes next lies in other pages, where a processor's own prefetching begins anew. Without AVX-512 that was the slower.
+            if (Bytes == 64) __builtin_prefetch(reinterpret_cast<const char *>(from) + Some * p.step);
+#pragma GCC unroll 2
+            for (int j = 0; j < P; ++j) n >= L::count ? E::load(elements[j], from + j * L::count) : E::load_some(elements[j], from, n);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+                for (int j = 0; j < P; ++j) sum[r][j] += x[r * p.length + k] * elements[j];
         }
-        for (int r = 0; r < R; ++r) L::store_some(sum[r], reinterpret_cast<T *>(to + r * p.target_step) + i, n);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int j = 0; j < P; ++j) L::store_some(sum[r][j], reinterpret_cast<T *>(to + r * p.target_step) + i + j * L::count, n);
     };
+    constexpr int together = Bytes == 64 ? 1 : 2;
     int64_t i = 0;
-    for (; i + L::count <= columns; i += L::count) some(i, L::count);
-    if (i < columns) some(i, columns - i);
+    for (; i + together * L::count <= columns; i += together * L::count) some(std::integral_constant<int, together>{}, i, L::count);
+    for (; i + L::count <= columns; i += L::count) some(std::integral_constant<int, 1>{}, i, L::count);
+    if (i < columns) some(std::integral_constant<int, 1>{}, i, columns - i);
 }
 
 template <class S>
