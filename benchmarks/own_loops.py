@@ -7,6 +7,8 @@ whatever the ranking chooses, in float32 and float64; a new compiler or processo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,31 +26,28 @@ FEW = ((2, 967, 1136), (3, 679, 3145), (4, 1024, 4096), (8, 512, 512))
 COLUMNS = ((519, 735), (64, 2000), (128, 20), (30000, 3))
 
 
-def with_torch(numpys: Callable[[], Any] | None, torchs: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
-    found = {"numpy": numpys} if numpys else {}
-    return {**found, "torch": torchs} if torch else found
+def row(name: str, ours: Callable[..., Any], numpys: Callable[..., Any] | None, torchs: str, *args: Any) -> Row:
+    """A row; `torchs` is the name of PyTorch's function."""
+    others = {"numpy": partial(numpys, *args)} if numpys else {}
+    if torch:
+        there = [torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in args]
+        others["torch"] = partial(attrgetter(torchs)(torch), *there)
+    return name, partial(ours, *args), others
 
 
 def rows(dtype: type) -> Iterator[Row]:
-    def draw(*shape: int) -> tuple[Any, Any]:
-        x = rng.standard_normal(shape).astype(dtype)
-        return x, torch.from_numpy(x) if torch else None
+    def draw(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(dtype)
 
     for size in (19_044, 193_600):
-        x, there = draw(size)
-        yield f"sum {size}", lambda: backline.einsum("i->", x), with_torch(lambda: x.sum(), lambda: there.sum())
-        yield f"norm {size}", lambda: backline.linalg.norm(x), with_torch(lambda: np.linalg.norm(x), lambda: torch.linalg.norm(there))
-    for shape in COLUMNS:
-        x, there = draw(*shape)
+        yield row(f"sum {size}", partial(backline.einsum, "i->"), np.sum, "sum", draw(size))
+        yield row(f"norm {size}", backline.linalg.norm, np.linalg.norm, "linalg.norm", draw(size))
+    for m, n in COLUMNS:
         for name in ("softmax", "log_softmax"):
-            ours, torchs = getattr(functional, name), torch and getattr(torch.nn.functional, name)
-            yield f"{name} {shape[0]}x{shape[1]} along 0", lambda: ours(x, 0), with_torch(None, lambda: torchs(there, 0))
+            yield row(f"{name} {m}x{n} along 0", getattr(functional, name), None, f"nn.functional.{name}", draw(m, n), 0)
     for m, k, n in FEW:
-        (a, a_there), (b, b_there) = draw(m, k), draw(k, n)
-        yield f"{m}x{k} {k}x{n}", lambda: backline.matmul(a, b), with_torch(lambda: a @ b, lambda: a_there @ b_there)
-        b = draw(n, k)[0].T
-        b_there = torch.from_numpy(b) if torch else None
-        yield f"{m}x{k} {k}x{n}, columns", lambda: backline.matmul(a, b), with_torch(lambda: a @ b, lambda: a_there @ b_there)
+        yield row(f"{m}x{k} {k}x{n}", backline.matmul, np.matmul, "matmul", draw(m, k), draw(k, n))
+        yield row(f"{m}x{k} {k}x{n}, columns", backline.matmul, np.matmul, "matmul", draw(m, k), draw(n, k).T)
 
 
 def main() -> None:
