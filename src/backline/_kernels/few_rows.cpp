@@ -1,6 +1,6 @@
 // Products of a few rows with a large matrix, whose elements are read once, in the order of memory, and of 16 bits as they are. A BLAS
 // packs the matrix first, or reads it once for each row, and most of the time of such a product is reading. Loops over arrays of vectors
-// are unrolled by pragmas: GCC 12 kept those of AVX2 in memory, which took up to five times as long.
+// are unrolled by pragmas: GCC 12 kept the arrays in memory with AVX2, which took up to five times as long.
 #include "halves.hpp"
 #include "kernels.hpp"
 
@@ -90,7 +90,7 @@ BACKLINE_INLINE void sums(const FewRows &p, int64_t columns, const T *x, const c
 #pragma GCC unroll 8
         for (int k = 0; k < Some; ++k) {
             const S *from = reinterpret_cast<const S *>(matrix + k * p.step) + i;
-            // What comes next lies in other pages, where a processor's own prefetching begins anew. Without AVX-512 that was the slower.
+            // What comes next lies in other pages, where a processor's own prefetching begins anew. With AVX2 it was slower (AMD Zen 3).
             if (Bytes == 64) __builtin_prefetch(reinterpret_cast<const char *>(from) + Some * p.step);
 #pragma GCC unroll 2
             for (int j = 0; j < P; ++j) n >= L::count ? E::load(elements[j], from + j * L::count) : E::load_some(elements[j], from, n);

@@ -7,17 +7,17 @@
 namespace backline {
 namespace {
 
-// Written by libraries/kernels/compiled_loops.py: eight bytes for each field, in this order.
-// Columns side by side; `step` elements lie between the elements of one in what is read, `target_step` in what is written.
+// Written by libraries/kernels/compiled_loops.py: eight bytes for each field, in this order. `step` elements lie between the elements of one in what is read, `target_step` in what is written.
 struct SoftmaxColumns {
     int64_t itemsize, level, logarithm, width, step, target_step;
 };
 
-// How many of a sum's terms are added up before they join the others: about as many as there are such groups have the fewest roundings.
-inline int64_t together(int64_t terms) { return std::max<int64_t>(16, std::llround(std::sqrt(double(terms)))); }
+// How many of a sum's terms are added up before they join the others. The roundings are fewest where groups have about as many terms as
+// there are groups.
+inline int64_t terms_of_a_group(int64_t terms) { return std::max<int64_t>(16, std::llround(std::sqrt(double(terms)))); }
 
-// Columns of so many vectors, of which the last may overlap those before it: each row is read before it is written, for that may be in the
-// same place. What has not one vector is filled up.
+// Columns of so many vectors, of which the last may overlap those before it: each row is read before it is written, for input and result may be
+// the same memory. Columns that are fewer than a vector's elements are filled up to one.
 template <class T, int Bytes, int Parts, bool Logarithm>
 BACKLINE_INLINE void softmax_of_columns(const SoftmaxColumns &p, const T *x, T *y, int64_t columns) {
     using L = Lanes<T, Bytes>;
@@ -39,7 +39,7 @@ BACKLINE_INLINE void softmax_of_columns(const SoftmaxColumns &p, const T *x, T *
 #pragma GCC unroll 4
         for (int j = 0; j < Parts; ++j) most[j] = u[j] > most[j] ? u[j] : most[j];
     }
-    const int64_t group = together(p.width);
+    const int64_t group = terms_of_a_group(p.width);
     for (int64_t first = 0; first < p.width; first += group) {
         V part[Parts] = {}, other_part[Parts] = {};
         for (int64_t i = first; i < std::min(first + group, p.width); ++i) {
@@ -71,14 +71,14 @@ BACKLINE_INLINE void softmax_of_columns(const SoftmaxColumns &p, const T *x, T *
     }
 }
 
-// Columns that are fewer than the elements of a vector, and their rows without gaps between them: as many vectors as there are columns hold
-// whole rows, and after them each lane has the same column again.
+// Fewer columns than a vector has elements, whose rows have no gaps between them: as many vectors as there are columns hold whole rows, and
+// the next ones have the same columns in the same lanes again.
 template <class T, int Bytes, bool Logarithm>
 BACKLINE_INLINE void softmax_of_few_columns(const T *x, T *y, int64_t rows, int64_t columns) {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
     constexpr int64_t one = L::count;
-    const int64_t size = rows * columns, round = columns * one, group = together(rows / one) * round;
+    const int64_t size = rows * columns, round = columns * one, group = terms_of_a_group(rows / one) * round;
     V most[one], sum[one] = {}, others[one] = {}, part[one], other_part[one], u, v, zero{};
     auto load = [&](int64_t at) __attribute__((always_inline)) {
         if (at + one <= size) return L::load(u, x + at);
@@ -86,10 +86,10 @@ BACKLINE_INLINE void softmax_of_few_columns(const T *x, T *y, int64_t rows, int6
         for (int64_t lane = 0; lane < size - at; ++lane) u[lane] = x[at + lane];
     };
     auto of_columns = [&](V *lanes, T *values, auto join) __attribute__((always_inline)) {
-        for (int64_t i = 0; i < round; ++i) join(values[i % columns], lanes[i / one][i % one]);
+        for (int64_t i = 0, column = 0; i < round; ++i, column = column + 1 == columns ? 0 : column + 1) join(values[column], lanes[i / one][i % one]);
     };
     auto to_lanes = [&](V *lanes, const T *values) __attribute__((always_inline)) {
-        for (int64_t i = 0; i < round; ++i) lanes[i / one][i % one] = values[i % columns];
+        for (int64_t i = 0, column = 0; i < round; ++i, column = column + 1 == columns ? 0 : column + 1) lanes[i / one][i % one] = values[column];
     };
     for (int64_t j = 0; j < columns; ++j) L::fill(most[j], kNothing<T>);
     for (int64_t first = 0; first < size; first += round)
@@ -139,7 +139,8 @@ struct Columns {
         constexpr int64_t one = Lanes<T, Bytes>::count;
         const T *x = reinterpret_cast<const T *>(from);
         T *y = reinterpret_cast<T *>(to);
-        if (columns < one && p.step == columns && p.target_step == columns) return softmax_of_few_columns<T, Bytes, Logarithm>(x, y, p.width, columns);
+        if (columns < one && p.step == columns && p.target_step == columns)
+            return softmax_of_few_columns<T, Bytes, Logarithm>(x, y, p.width, columns);
         for (int64_t left = columns, taken; left > 0; left -= taken, x += taken, y += taken) {
             taken = left > 4 * one && left < 5 * one ? 3 * one : std::min(left, 4 * one);
             if (taken > 2 * one) softmax_of_columns<T, Bytes, 4, Logarithm>(p, x, y, taken);

@@ -33,8 +33,8 @@ BACKLINE_INLINE T joined(const typename Lanes<T, Bytes>::Vector &v, Join join) {
     }
 }
 
-// Logarithms as of `logarithm_of_sum`, of several sums of floats at once: log(m) = 2 artanh((m - 1) / (m + 1)) by its series, of m = 1 + others, or of the mantissa of a
-// sum that is larger. What is left out is below 2^-32 of the result.
+// Those that logarithm_of_sum returns, of several sums of floats at once: log(m) = 2 artanh((m - 1) / (m + 1)) by its series, of
+// m = 1 + others, or of the mantissa of a sum that is larger. What is left out is below 2^-32 of the result.
 template <int Bytes>
 BACKLINE_INLINE void logarithms_of_sums(typename Lanes<double, Bytes>::Vector &all, const typename Lanes<double, Bytes>::Vector &others) {
     using L = Lanes<double, Bytes>;
