@@ -17,7 +17,7 @@ from functools import lru_cache
 from ..processors import SYSTEM_CPUS, count_cores, cpu_quota, memory, parse_cpu_list, physical_cores, read_text, usable_cpus
 from ..switches import cpu_capability as words
 
-__all__ = ["CpuInfo", "Machine", "capability", "fingerprint", "machine"]
+__all__ = ["CpuInfo", "Machine", "capability", "fingerprint", "libc", "machine"]
 
 #: Designers of Arm cores, by the number the core reports.
 _ARM = {
