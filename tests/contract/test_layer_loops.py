@@ -386,13 +386,16 @@ def test_softmax_of_columns_of_every_number(dtype: str, rng: np.random.Generator
 
 @pytest.mark.parametrize("dtype", ("float32", "float64", *HALVES))
 def test_softmax_of_long_columns(dtype: str, rng: np.random.Generator) -> None:
-    """Several matrices, and columns that are divided so that fewer than a vector's elements are left over."""
+    """Several matrices, and columns that are divided so that fewer than a vector's elements are left over.
+
+    A sum of 20,000 terms has some 280 roundings one after the other: the bound is five times their standard deviation.
+    """
     for shape, axis in (((3, 3000, 5), 1), ((20000, 35), 0), ((9000, 3), 0)):
         x = draw(rng, shape, dtype, 4)
         logarithm = _logarithms(x.astype(np.longdouble), axis)
         for op, wanted in (("softmax", np.exp(logarithm)), ("log_softmax", logarithm)):
             for what, result in by_loops(OPS + op, x, axis).items():
-                assert_near(result, wanted, dtype, what, 8, np.abs(wanted).max())
+                assert_near(result, wanted, dtype, what, 24, np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float64", *HALVES))
