@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace backline {
 
@@ -45,6 +46,7 @@ struct Conversions {
     using Floats = typename VectorOf<float, Bytes / 2>::Type;
     using Words = typename VectorOf<uint32_t, Bytes>::Type;
     using Halves = typename VectorOf<uint16_t, Bytes / 2>::Type;
+    using Shorts = typename VectorOf<int16_t, Bytes>::Type;
 
     // From memory: of what is in a register a part would have to be moved first.
     static BACKLINE_INLINE void widen(Doubles &to, const float *from) {
@@ -59,6 +61,19 @@ struct Conversions {
     static BACKLINE_INLINE void narrow(Floats &to, const Doubles &from) {
         if constexpr (Bytes > kPlainBytes) asm("vcvtpd2ps %1, %0" : "=v"(to) : "v"(from));
         else to = __builtin_convertvector(from, Floats);
+    }
+    // Bytes as 16-bit integers. What `asm` writes must be no element of an array, or the array is kept in memory.
+    template <class S>
+    static BACKLINE_INLINE void widen(Shorts &to, const S *from) {
+        static_assert(sizeof(S) == 1);
+        if constexpr (Bytes > kPlainBytes) {
+            if constexpr (std::is_signed_v<S>) asm("vpmovsxbw %1, %0" : "=v"(to) : "m"(memory<Bytes / 2>(from)));
+            else asm("vpmovzxbw %1, %0" : "=v"(to) : "m"(memory<Bytes / 2>(from)));
+        } else {
+            typename VectorOf<S, Bytes / 2>::Type bytes;
+            std::memcpy(&bytes, from, sizeof bytes);
+            to = __builtin_convertvector(bytes, Shorts);
+        }
     }
     static BACKLINE_INLINE void widen(Words &to, const uint16_t *from) {
         if constexpr (Bytes > kPlainBytes) {

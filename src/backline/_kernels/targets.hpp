@@ -50,6 +50,21 @@ struct TypedVersions<Body, void (*)(A...)> {
 #endif
 };
 
+// Body::run<Bytes>, which is BACKLINE_INLINE, for every level, with vectors of as many bytes as it has.
+template <class Body, class Signature = decltype(&Body::template run<16>)>
+struct VectorVersions;
+template <class Body, class... A>
+struct VectorVersions<Body, void (*)(A...)> {
+    static void plain(A... a) { Body::template run<16>(a...); }
+    BACKLINE_AVX2 static void avx2(A... a) { Body::template run<32>(a...); }
+    BACKLINE_AVX512 static void avx512(A... a) { Body::template run<64>(a...); }
+#if defined(__x86_64__)
+    static constexpr void (*table[kLevels])(A...) = {plain, avx2, avx512};
+#else
+    static constexpr void (*table[])(A...) = {plain};
+#endif
+};
+
 // Function, which is BACKLINE_INLINE, for every level: without fused operations, or with those of AVX2.
 template <auto Function>
 struct Versions;
