@@ -119,7 +119,7 @@ BACKLINE_INLINE void rescale_rest(const Layer &g, const Numbers &n, const Scales
 // the unit of float32 is 1, without a rounding in between: the sum is the product rounded once to an integer, ties to even. Its bits
 // are ordered as integers are, and saturate beyond that range, too; below 0 they would not. `Far` says that a sum may be.
 template <bool Far>
-BACKLINE_AVX512 void rescale_vectors(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
+BACKLINE_AVX512 void rescale_avx512(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
     constexpr int kLanes = 16, kAtOnce = 4 * kLanes;
     const __m512 magic = _mm512_set1_ps(kMagic32);
     const __m512i none = _mm512_castps_si512(magic), zero = _mm512_set1_epi16(int16_t(n.zero));
@@ -141,12 +141,35 @@ BACKLINE_AVX512 void rescale_vectors(const Layer &g, const Numbers &n, const Sca
     }
     rescale_rest(g, n, by.from(j), sums + j, to + j, count - j);
 }
+
+template <bool Far>
+BACKLINE_AVX2 void rescale_avx2(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
+    constexpr int kLanes = 8, kAtOnce = 4 * kLanes;
+    const __m256 magic = _mm256_set1_ps(kMagic32);
+    const __m256i none = _mm256_castps_si256(magic), zero = _mm256_set1_epi16(int16_t(n.zero));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    auto whole = [&](int64_t at) __attribute__((always_inline, target("avx2,fma"))) {
+        const __m256i here = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(sums + at));
+        const __m256i sum = _mm256_add_epi32(here, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(by.added + at)));
+        __m256 value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_loadu_ps(by.narrow + at), magic);
+        if (Far) value = _mm256_max_ps(value, _mm256_setzero_ps());
+        return _mm256_sub_epi32(_mm256_castps_si256(value), none);
+    };
+    int64_t j = 0;
+    for (; j + kAtOnce <= count; j += kAtOnce) {
+        const __m256i first = _mm256_adds_epi16(_mm256_packs_epi32(whole(j), whole(j + kLanes)), zero);
+        const __m256i second = _mm256_adds_epi16(_mm256_packs_epi32(whole(j + 2 * kLanes), whole(j + 3 * kLanes)), zero);
+        const __m256i packed = g.low < 0 ? _mm256_packs_epi16(first, second) : _mm256_packus_epi16(first, second);
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + j), _mm256_permutevar8x32_epi32(packed, order));
+    }
+    rescale_rest(g, n, by.from(j), sums + j, to + j, count - j);
+}
 #endif
 
 BACKLINE_INLINE void rescale(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
 #if defined(__x86_64__)
-    if (n.vectors == kNear) return rescale_vectors<false>(g, n, by, sums, to, count);
-    if (n.vectors == kFar) return rescale_vectors<true>(g, n, by, sums, to, count);
+    if (n.vectors == kNear) return (g.level == 2 ? rescale_avx512<false> : rescale_avx2<false>)(g, n, by, sums, to, count);
+    if (n.vectors == kFar) return (g.level == 2 ? rescale_avx512<true> : rescale_avx2<true>)(g, n, by, sums, to, count);
 #endif
     rescale_rest(g, n, by, sums, to, count);
 }
@@ -246,7 +269,7 @@ void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, con
     const double bound = double(g->terms * kProduct) + most, here = std::min(bound, double(kExact));
     n->mode = bound < double(kExact) ? kPlain : bound < 2147483648.0 ? kChecked : kSlow;
     // Below 2^24 a sum is a float32. A larger one need not be where its product saturates: it is 512 or more.
-    const bool suits = g->level == 2 && g->high - g->low == 255 && (here < 0x1p24 || least >= 0x1p-15);
+    const bool suits = g->level > 0 && g->high - g->low == 255 && (here < 0x1p24 || least >= 0x1p-15);
     n->vectors = !suits ? kNone : here * largest < 0x1p23 ? kNear : kFar;
 }
 

@@ -43,7 +43,7 @@ struct Numbers {
     const int32_t *input_zero, *weight_zero, *sums;
     int64_t zero;           // of the result
     int32_t window_added;   // to the sums of inputs that a weight's zero point is multiplied by
-    int32_t vectors;        // of Vectors: whether results can be rounded, packed and saturated by AVX-512
+    int32_t vectors;        // of Vectors: whether results can be rounded, packed and saturated by vectors
     int32_t padding[12];
 };
 static_assert(sizeof(Numbers) % 64 == 0, "what follows is aligned");
