@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -52,6 +52,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
     chosen, best, dtype = None, None, short(problem.dtype)
     passed: dict[str, int] = {}
+    listed: Iterable[Algorithm | Refusal]
     for least, name in kind.order(keys, (packs, ranking.leader(problem, keys))):
         bound = (0, *least)  # before the place stands what switches say of attention kernels: which is tried first
         if best is not None and best < bound:
@@ -63,8 +64,9 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
             handler = library.handlers.get(type(problem))
             many = allowed_threads(library, threads, snapshot)
             if changing and handler is not None and handler.waits(problem):
-                passed[name] = handler.calls(problem)
-                listed = () if handler.soon is None else handler.soon(library.context(planner), problem, many)
+                listed = list(handler.soon(library.context(planner), problem, many)) if handler.soon is not None else []
+                if handler.soon is None or listed:
+                    passed[name] = handler.calls(problem)
             else:
                 listed = library.algorithms(problem, many, *planner_for(library, planner))
             for found in listed:

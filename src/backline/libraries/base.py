@@ -206,7 +206,8 @@ class Handler(Record):
     one_shape_work
         Operations of all calls of one shape from which on its Plan is worth its time, where that is more calls than `one_shape`.
     soon
-        As `algorithms`, those alone whose Plans are made soon; None where the library has none.
+        As `algorithms`, those alone whose Plans are made soon, and nothing where the library refuses the Problem; None where the
+        library has none.
     """
 
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
