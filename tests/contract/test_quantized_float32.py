@@ -19,7 +19,8 @@ from backline import quantized as q
 from backline.backends import quantized as backend
 from backline.errors import BadValue
 from backline.libraries import capability, quantized_engines
-from backline.libraries.onednn import int8_results, int8_sums
+from backline.libraries.kernels import int8_results
+from backline.libraries.onednn import int8_sums
 from backline.libraries.onednn import library as onednn_library
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
@@ -226,9 +227,10 @@ def test_explain_says_what_ran_and_how_it_rounds(onednn: Any) -> None:
         for given in (args, (np.zeros((2, 3), np.uint8), np.zeros((4, 3), np.int8), p["engine"])):
             choice = backline.explain(getattr(q, op), *given)
             assert choice.library == "onednn" and f"rounded in float32 as {title} does" in str(choice)
-        with backends.mkldnn.flags(enabled=False):
-            choice = backline.explain(getattr(q, op), *args)
-            assert choice.library == "numpy" and f"rounded in float32 as {title} does" in str(choice)
+        for name in ("kernels", "numpy"):
+            with backends.flags(only=(name,)):
+                choice = backline.explain(getattr(q, op), *args)
+            assert choice.library == name and f"rounded in float32 as {title} does" in str(choice)
 
 
 # Engines -----------------------------------------------------------------------------------------------------------------

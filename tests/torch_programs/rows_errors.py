@@ -109,29 +109,6 @@ def engines() -> None:
 
 
 @difference(
-    "Errors", "the int8 engines of oneDNN",
-    torch="`quantized.engine = \"x86\"` and `\"onednn\"` are accepted on every x86-64 processor.",
-    backline="Refused on processors without instructions that add products of bytes (VNNI), with the list of engines that are there.",
-    why="oneDNN's int8 kernels on other processors add in 16 bits and may overflow: results would depend on the processor.",
-    remedy="`if \"x86\" in quantized.supported_engines:`; no assignment takes the best engine there is.",
-)  # fmt: skip
-def vnni() -> None:
-    for engine in ("x86", "onednn"):
-        if engine in quantized.supported_engines:
-            quantized.engine = engine
-            assert quantized.engine == engine
-        else:
-            with pytest.raises(errors.BadValue, match=quantized.supported_engines[-1]):
-                quantized.engine = engine
-
-
-@in_torch(vnni)
-def _(torch: Any) -> None:
-    if "x86" in torch.backends.quantized.supported_engines:
-        torch.backends.quantized.engine = "x86"
-
-
-@difference(
     "Errors", "lists of attention kernels",
     torch="`sdpa_kernel([\"math\"])` and `sdpa_kernel([])` are accepted, a tuple is refused; the default backends stay off or on as it happens.",
     backline="Members of `SDPBackend`, one or more, in a list or tuple; anything else is refused.",

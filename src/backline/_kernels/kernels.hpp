@@ -33,6 +33,7 @@ int add_exponential(PyObject *module, PyObject *addresses);
 int add_few_rows(PyObject *module, PyObject *addresses);
 int add_gradients(PyObject *module, PyObject *addresses);
 int add_im2col(PyObject *module, PyObject *addresses);
+int add_int8_products(PyObject *module, PyObject *addresses);
 int add_int8_tiles(PyObject *module, PyObject *addresses);
 int add_matrix_results(PyObject *module, PyObject *addresses);
 int add_normalize(PyObject *module, PyObject *addresses);

@@ -2,7 +2,8 @@
 
 An engine is a definition of results, to the last bit, and the libraries that compute by it; the rows of the libraries name
 their engines. The libraries FBGEMM and QNNPACK are not supported: the engines of their names have their ranges and
-their rounding, and the sums, which are the same in every library, are oneDNN's or NumPy's. Two methods of a library are optional:
+their rounding, and the sums, which are the same in every library, are oneDNN's, our loop's or NumPy's. Two methods of a library
+are optional:
 
 * ``engine_reason(name)``: why it cannot run that engine on this processor, though it is there, or "";
 * ``packing(problem)``: how it wants the weight of a `QuantizedProblem`, if not as NumPy has it: an object that is equal to
@@ -50,7 +51,7 @@ def supported() -> list[str]:
 def default() -> str:
     """Returns the engine that packs unless one is set: the best of the usual ones that is there and that switches allow."""
     there = [name for name in _DEFAULTS[_on_arm()] if not reason(name)]
-    return next((name for name in there if any(map(_allowed, _having(name)))), there[0])
+    return next((name for name in there if any(_allowed(x) and not _why(x, name) for x in _having(name))), there[0])
 
 
 def _having(name: str) -> list[Library]:
@@ -78,15 +79,16 @@ def reason(name: str) -> str:
         return f"it runs on x86-64; this is {platform.machine()}"
     reasons = []
     for library in _having(name):
-        why = library.reason() or getattr(library, "engine_reason", _none)(name)
+        why = _why(library, name)
         if not why:
             return ""
         reasons.append(f"{library.title}: {why}")
     return "; ".join(reasons) or "no library that is registered has it"
 
 
-def _none(name: str) -> str:
-    return ""
+def _why(library: Library, name: str) -> str:
+    """Returns the reason why a library does not run an engine that it has, or an empty string."""
+    return library.reason() or getattr(library, "engine_reason", lambda name: "")(name)
 
 
 def packing(problem: QuantizedProblem) -> Any:

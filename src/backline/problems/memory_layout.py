@@ -7,7 +7,10 @@ from itertools import pairwise
 
 from .symbolic_sizes import is_symbolic
 
-__all__ = ["batch_offsets", "broadcast_batch", "broadcast_strides", "contiguous_strides", "is_contiguous", "matrix_layout"]
+__all__ = [
+    "batch_offsets", "broadcast_batch", "broadcast_strides", "contiguous_strides", "dense_strides", "image_strides",
+    "is_contiguous", "matrix_layout",
+]  # fmt: skip
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int, order: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -33,6 +36,29 @@ def contiguous_strides(shape: Sequence[int], itemsize: int, order: Sequence[int]
         size = shape[axis]
         step *= max(size if is_symbolic(size) else int(size), 1)
     return tuple(strides)
+
+
+def dense_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Returns the strides in elements of an array without gaps; `order` lists its axes from the outermost to the innermost.
+
+    Examples
+    --------
+    >>> dense_strides((2, 3, 4)), dense_strides((2, 3, 4), (0, 2, 1))
+    ((12, 4, 1), (12, 1, 3))
+    """
+    return contiguous_strides(shape, 1, order)
+
+
+def image_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
+    """Returns the strides in elements of images (N, C, ...) without gaps, with channels last or first.
+
+    Examples
+    --------
+    >>> image_strides((2, 3, 4, 5), True), image_strides((2, 3, 4, 5), False)
+    ((60, 1, 15, 3), (60, 20, 5, 1))
+    """
+    axes = range(len(shape))
+    return dense_strides(shape, (0, *axes[2:], 1) if last else axes)
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int, order: Sequence[int] | None = None) -> bool:

@@ -18,11 +18,13 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.norm_problem import NormProblem
+from ...problems.quantized_problem import QuantizedProblem
 from ..base import Algorithm, Handler, Library
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
 from .element_loops import element_algorithms, prepare_elements
 from .few_rows import few_rows_algorithms, prepare_few_rows
+from .int8_products import Packing, packing, prepare_quantized, quantized_algorithms
 from .norm_loops import norm_algorithms, prepare_norm
 from .small_spectra import prepare_spectra
 from .small_systems import SPECTRA, prepare_systems, system_algorithms
@@ -46,6 +48,7 @@ class Kernels(Library):
         NormProblem: Handler.plain(norm_algorithms, prepare_norm),
         EinsumProblem: Handler.plain(element_algorithms, prepare_elements),
         ElementsProblem: Handler.plain(element_algorithms, prepare_elements),
+        QuantizedProblem: Handler.plain(quantized_algorithms, prepare_quantized),
         LinalgProblem: Handler.plain(system_algorithms, _prepare_lanes),
     }
 
@@ -57,6 +60,10 @@ class Kernels(Library):
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return vector_levels()
+
+    def packing(self, problem: QuantizedProblem) -> Packing | None:
+        """Returns the packed layout of a weight, or None if the Problem needs none."""
+        return packing(problem)
 
     def details(self) -> dict[str, Any]:
         return {"path": _kernels.__file__}

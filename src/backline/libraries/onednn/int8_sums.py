@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from ... import switches
+from ...problems.memory_layout import dense_strides, image_strides
 from ...problems.quantized_problem import QuantizedProblem
 from .. import capability
+from ..kernels.int8_steps import MOST_TERMS
 from . import abi
 from .int8_tiles import packed_tiles, packs_tiles, tile_bytes
-from .plan_writer import dense_strides, image_strides
 from .primitives import Desc, Engine, PrimitiveDesc
 
 __all__ = [
-    "MOST_TERMS",
     "S8",
     "S32",
     "Packing",
@@ -33,7 +33,6 @@ __all__ = [
 
 Array = Any
 
-MOST_TERMS = (2**31 - 1) // 255**2  # of one sum, so that int32 holds it whatever the zero points
 ROWS = 64  # for which the order of the weights of a linear layer is asked
 MOST_KNOWN = 256  # orders that are kept
 

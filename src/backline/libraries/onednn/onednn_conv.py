@@ -16,10 +16,11 @@ import numpy as np
 
 from ...native.plan_builder import Pointer, same_place
 from ...problems.conv_problem import ConvProblem, channels_last
+from ...problems.memory_layout import dense_strides, image_strides
 from ..base import Algorithm, Refusal
 from . import abi
 from .onednn_products import BF16, F16, F32, PACKED, SMALL_FLOPS, THREAD_FLOPS, is_reference, without
-from .plan_writer import Place, Writer, dense_strides, fits, image_strides
+from .plan_writer import Place, Writer, fits
 from .primitives import Desc, DnnlError, Engine, PrimitiveDesc, why
 
 __all__ = ["conv_algorithms", "prepare_conv"]

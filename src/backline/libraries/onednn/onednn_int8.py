@@ -20,18 +20,21 @@ import numpy as np
 from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Pointer, shift
+from ...problems.memory_layout import dense_strides, image_strides
 from ...problems.quantized_problem import QuantizedProblem
 from ..base import ANY_SHAPE, Algorithm, PythonPlan, Refusal
 from ..kernels.conv_steps import cut, same, uniform
+from ..kernels.int8_products import packed_here
+from ..kernels.int8_results import SMALL_FLOPS, finish_for
+from ..kernels.int8_steps import refusal
 from ..reference import reference_quantized
 from ..reference.reference_requantize import FLOAT32
 from . import abi
 from .int8_gemm import GEMM, gemm_algorithms, prepare_gemm
-from .int8_results import SMALL_FLOPS, finish_for
-from .int8_sums import MOST_TERMS, S8, S32, numpy_order, order_for, padded, quantized_refusal, run_once, sums_of
+from .int8_sums import S32, numpy_order, order_for, padded, quantized_refusal, run_once, sums_of
 from .int8_tiles import MOST_SUMS, TileSteps, in_tiles
 from .onednn_products import THREAD_FLOPS, is_reference
-from .plan_writer import Execution, Place, Writer, dense_strides, image_strides
+from .plan_writer import Execution, Place, Writer
 from .primitives import Desc, Engine, PrimitiveDesc, why
 
 __all__ = ["ENGINES", "prepare_quantized", "quantized_algorithms", "soon_prepared"]
@@ -104,16 +107,8 @@ def prepare_quantized(engine: Engine, p: QuantizedProblem, algorithm: Algorithm)
 
 
 def _refusal(engine: Engine, p: QuantizedProblem) -> str:
-    if p.engine not in ENGINES:
-        return f"the weight is packed by engine {p.engine!r}, and oneDNN has {', '.join(map(repr, ENGINES))}"
-    weight = p.get("weight")
-    assert weight is not None
-    if weight.dtype != S8:
-        return f"no weights of {weight.dtype}"
-    if p.terms > MOST_TERMS:
-        return f"sums of {p.terms} products may not fit int32, those of {MOST_TERMS} do"
-    reason = quantized_refusal(engine)
-    if reason or p.empty or p.get("form") is not None:
+    reason = refusal(p, ENGINES) or quantized_refusal(engine)
+    if reason or p.empty or (p.get("form") is not None and not packed_here(p)):
         return reason
     return "the weight is not in the order of its kernel"
 
@@ -170,7 +165,8 @@ class _Layer:
         self.w = Writer(self.engine, p, self.threads, 0 if self.tiled or self.shares == 1 else self.shares)
         rows = MOST_SUMS if self.tiled else self.rows
         # Tiles see the zero point where images are padded, so that it can be taken out of all sums alike.
-        self.finish = finish_for(self.w.b, p, self.order, self.w.argument, rows, self.tiled or not padded(p))
+        weight_sums = shift(self.w.argument("form"), self.order.sums_at)
+        self.finish = finish_for(self.w.b, p, weight_sums, self.w.argument, rows, self.tiled or not padded(p))
         if self.tiled:
             images = self._images()
             result, inner = self._result()

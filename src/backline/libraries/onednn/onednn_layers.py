@@ -15,12 +15,13 @@ import numpy as np
 
 from ...native.plan_builder import Pointer
 from ...problems import Operand
+from ...problems.memory_layout import dense_strides, image_strides
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
 from ..reference import reference_neural
 from . import abi
 from .onednn_products import BF16, F16, F32, is_reference
-from .plan_writer import Place, Writer, dense_strides, image_strides
+from .plan_writer import Place, Writer
 from .primitives import Desc, Engine, PrimitiveDesc, why
 
 __all__ = ["neural_algorithms", "prepare_neural"]

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from ...native.plan_builder import Pointer
+from ...problems.memory_layout import dense_strides, image_strides
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
 from . import abi
 from .onednn_layers import ELTWISE, NAME, SMALL_ELEMENTS, THREAD_ELEMENTS, by_numpy, images_last, laid
 from .onednn_products import F32, is_reference
-from .plan_writer import Place, Writer, dense_strides, image_strides
+from .plan_writer import Place, Writer
 from .primitives import Desc, Engine, PrimitiveDesc, why
 
 __all__ = ["GRADIENTS", "gradient_algorithms", "prepare_gradient"]

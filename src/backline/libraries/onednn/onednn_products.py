@@ -19,11 +19,11 @@ from ...native.plan_builder import Pointer, same_place
 from ...problems import Operand, Problem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
-from ...problems.memory_layout import batch_offsets, matrix_layout
+from ...problems.memory_layout import batch_offsets, dense_strides, matrix_layout
 from ..base import Algorithm, Refusal
 from ..kernels.pointwise_loops import relu_of_halves
 from . import abi
-from .plan_writer import Place, Writer, dense_strides, fits
+from .plan_writer import Place, Writer, fits
 from .primitives import Desc, Engine, why
 
 __all__ = [

@@ -12,12 +12,13 @@ from typing import Any
 
 from ... import _core
 from ...native.plan_builder import Pointer, shift
+from ...problems.memory_layout import dense_strides
 from ...problems.rnn_problem import RnnProblem
 from ..base import Algorithm, Refusal
 from ..rnn_layers import by_layer, layer_problem
 from . import abi
 from .onednn_products import BF16, F32, SMALL_FLOPS, THREAD_FLOPS
-from .plan_writer import Place, Writer, dense_strides
+from .plan_writer import Place, Writer
 from .primitives import Desc, DnnlError, Engine, PrimitiveDesc, why
 
 __all__ = ["prepare_rnn", "rnn_algorithms"]

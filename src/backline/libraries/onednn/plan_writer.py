@@ -17,12 +17,12 @@ from ...errors import LibraryFailed, OutOfMemory
 from ...native import thread_team
 from ...native.plan_builder import ELEMENT, Builder, Pointer
 from ...problems import Operand, Problem
-from ...problems.memory_layout import batch_offsets, contiguous_strides
+from ...problems.memory_layout import batch_offsets, dense_strides, image_strides
 from ..base import failure
 from . import abi
 from .primitives import Desc, Engine, PrimitiveDesc
 
-__all__ = ["NOT_FINITE", "Execution", "Place", "Writer", "dense_strides", "fits", "image_strides", "status_failure"]
+__all__ = ["NOT_FINITE", "Execution", "Place", "Writer", "fits", "status_failure"]
 
 _F32 = np.dtype(np.float32)
 
@@ -45,25 +45,6 @@ class Spread(NamedTuple):
 
     pointer: Pointer
     strides: tuple[int, ...]
-
-
-def dense_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides in elements of an array without gaps; `order` lists its axes from the outermost to the innermost.
-
-    >>> dense_strides((2, 3, 4)), dense_strides((2, 3, 4), (0, 2, 1))
-    ((12, 4, 1), (12, 1, 3))
-    """
-    return contiguous_strides(shape, 1, order)
-
-
-def image_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
-    """Strides in elements of images (N, C, ...) without gaps, with channels last or first.
-
-    >>> image_strides((2, 3, 4, 5), True), image_strides((2, 3, 4, 5), False)
-    ((60, 1, 15, 3), (60, 20, 5, 1))
-    """
-    axes = range(len(shape))
-    return dense_strides(shape, (0, *axes[2:], 1) if last else axes)
 
 
 def fits(o: Operand) -> bool:

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ... import _kernels
-from ...native.plan_builder import Builder, Pointer, shift
+from ...native.plan_builder import Builder, Pointer
 from ...problems.quantized_problem import QuantizedProblem
-from ..kernels.vector_level import vector_level
 from ..reference.reference_requantize import FLOAT32
-from .int8_sums import Packing
+from .vector_level import vector_level
 
 __all__ = ["SMALL_FLOPS", "Finish", "finish_for"]
 
@@ -41,14 +40,14 @@ class Finish(NamedTuple):
 
 
 def finish_for(
-    b: Builder, p: QuantizedProblem, order: Packing, argument: Callable[[str], Pointer], rows: int, compensated: bool
+    b: Builder, p: QuantizedProblem, weight_sums: Pointer, argument: Callable[[str], Pointer], rows: int, compensated: bool
 ) -> Finish:
     """Writes down what follows from scales, zero points and the bias of a call.
 
     Parameters
     ----------
-    order
-        Of the packed weights, beside which the sums of each output's weights lie.
+    weight_sums
+        Where the sums of each output's weights are.
     argument
         Returns where an operand is.
     rows
@@ -69,5 +68,5 @@ def finish_for(
     numbers = b.work(_kernels.requantize_header + (20 if real or narrow else 16) * p.outs * repeats, shared=True)
     roles = ("input_scale", "input_zero", "weight_scale", "weight_zero", "bias", "result_scale", "result_zero")
     given = [argument(role) if p.get(role) is not None else 0 for role in roles]
-    b.call(_kernels.addresses["requantize_numbers"], [layer, numbers, *given, shift(argument("form"), order.sums_at)])
+    b.call(_kernels.addresses["requantize_numbers"], [layer, numbers, *given, weight_sums])
     return Finish(_kernels.addresses["requantize_real" if real else "requantize_finish"], layer, numbers, repeats)
