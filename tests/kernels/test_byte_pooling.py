@@ -65,9 +65,9 @@ def test_a_window_of_padding_alone_has_the_least_number() -> None:
 @pytest.mark.parametrize("level", range(_kernels.instruction_level + 1))
 def test_instruction_sets_agree(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from backline.engine import plan_caches
-    from backline.libraries.kernels import byte_pooling
+    from backline.libraries.kernels import pooling_loops
 
-    monkeypatch.setattr(byte_pooling, "vector_level", lambda: level)
+    monkeypatch.setattr(pooling_loops, "vector_level", lambda: level)
     plan_caches.clear()
     found, wanted = both(images(np.random.default_rng(SEED), (2, 50, 13, 9), "int8"), kernel_size=3, stride=2, padding=1)
     np.testing.assert_array_equal(found, wanted)
@@ -76,6 +76,6 @@ def test_instruction_sets_agree(level: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_other_arrays_are_refused_with_a_reason() -> None:
     first = np.zeros((2, 3, 4, 4), np.uint8)
-    for x, reason in ((first, "channels are not last"), (first.astype(np.float32), "int8 and uint8"), (first[0], r"\(N, C, H, W\)")):
+    for x, reason in ((first, "channels are not last"), (first.astype(np.float16), "int8, uint8, not float16"), (first[0], r"\(N, C, H, W\)")):
         with backends.flags(only=("kernels",)), pytest.raises(NoKernel, match=reason):
             functional.max_pool2d(x, 2)

@@ -1,6 +1,7 @@
 // The largest element of each window of images of int8 or uint8 with channels last: first of lines, then of the points of a line.
 #include "kernels.hpp"
 #include "lanes.hpp"
+#include "pooling.hpp"
 #include "targets.hpp"
 
 #include <algorithm>
@@ -12,23 +13,11 @@ namespace {
 
 constexpr int kVector = 32, kFew = 9;  // bytes of a vector; points of a window that are read one by one
 
-// Written by libraries/kernels/byte_pooling.py, eight bytes each.
+// Written by libraries/kernels/pooling_loops.py.
 struct Pooling {
-    int64_t sign, level, channels;  // whether elements are signed; of vector instructions
-    int64_t height, width, lines, points;  // of an image, and of a result
-    int64_t kernel[2], stride[2], before[2], dilation[2];
+    int64_t sign;  // whether elements are signed
+    Windows windows;
 };
-
-// What a window sees along an axis: the first place and how many, `dilation` apart; those in the padding do not count.
-struct Window {
-    int64_t first, count;
-};
-
-BACKLINE_INLINE Window window(const Pooling &p, int axis, int64_t at, int64_t size) {
-    const int64_t step = p.dilation[axis], begin = at * p.stride[axis] - p.before[axis];
-    const int64_t skipped = begin < 0 ? (-begin + step - 1) / step : 0, first = begin + skipped * step;
-    return {first, std::min(p.kernel[axis] - skipped, (size - first + step - 1) / step)};
-}
 
 template <class T>
 BACKLINE_INLINE void largest(T *to, const T *from, int64_t count) {
@@ -37,13 +26,13 @@ BACKLINE_INLINE void largest(T *to, const T *from, int64_t count) {
 
 // Windows of few points over channels that fill vectors: each is read where it lies.
 template <class T>
-BACKLINE_INLINE void pool_vectors(const Pooling &p, const T *image, T *to, int64_t first, int64_t count) {
+BACKLINE_INLINE void pool_vectors(const Windows &p, const T *image, T *to, int64_t first, int64_t count) {
     using L = Lanes<T, kVector>;
     const int64_t row = p.width * p.channels, below = p.dilation[0] * row, beside = p.dilation[1] * p.channels;
     for (int64_t i = first; i < first + count; ++i) {
-        const Window down = window(p, 0, i, p.height);
+        const Window down = p.window(0, i, p.height);
         for (int64_t j = 0; j < p.points; ++j, to += p.channels) {
-            const Window across = window(p, 1, j, p.width);
+            const Window across = p.window(1, j, p.width);
             if (down.count < 1 || across.count < 1) {  // nothing but padding, which counts as the least number
                 std::fill(to, to + p.channels, std::numeric_limits<T>::min());
                 continue;
@@ -68,11 +57,11 @@ BACKLINE_INLINE void pool_vectors(const Pooling &p, const T *image, T *to, int64
 }
 
 template <class T>
-BACKLINE_INLINE void pool_lines(const Pooling &p, const T *image, T *to, T *line, int64_t first, int64_t count) {
+BACKLINE_INLINE void pool_lines(const Windows &p, const T *image, T *to, T *line, int64_t first, int64_t count) {
     if (p.channels % kVector == 0 && p.kernel[0] * p.kernel[1] <= kFew) return pool_vectors(p, image, to, first, count);
     const int64_t row = p.width * p.channels;
     for (int64_t i = first; i < first + count; ++i) {
-        const Window down = window(p, 0, i, p.height);
+        const Window down = p.window(0, i, p.height);
         const T *seen = image + down.first * row;
         if (down.count < 1) {  // nothing but padding, which counts as the least number
             std::fill(to, to + p.points * p.channels, std::numeric_limits<T>::min());
@@ -85,7 +74,7 @@ BACKLINE_INLINE void pool_lines(const Pooling &p, const T *image, T *to, T *line
             seen = line;
         }
         for (int64_t j = 0; j < p.points; ++j, to += p.channels) {
-            const Window across = window(p, 1, j, p.width);
+            const Window across = p.window(1, j, p.width);
             if (across.count < 1) {
                 std::fill(to, to + p.channels, std::numeric_limits<T>::min());
                 continue;
@@ -101,10 +90,10 @@ BACKLINE_INLINE void pool_lines(const Pooling &p, const T *image, T *to, T *line
 void pool_bytes(const Pooling *p, const void *image, void *to, void *line, int64_t first, int64_t count) {
     if (p->sign) {
         using T = int8_t;
-        Versions<pool_lines<T>>::table[p->level](*p, static_cast<const T *>(image), static_cast<T *>(to), static_cast<T *>(line), first, count);
+        Versions<pool_lines<T>>::table[p->windows.level](p->windows, static_cast<const T *>(image), static_cast<T *>(to), static_cast<T *>(line), first, count);
     } else {
         using T = uint8_t;
-        Versions<pool_lines<T>>::table[p->level](*p, static_cast<const T *>(image), static_cast<T *>(to), static_cast<T *>(line), first, count);
+        Versions<pool_lines<T>>::table[p->windows.level](p->windows, static_cast<const T *>(image), static_cast<T *>(to), static_cast<T *>(line), first, count);
     }
 }
 

@@ -39,6 +39,7 @@ int add_matrix_results(PyObject *module, PyObject *addresses);
 int add_normalize(PyObject *module, PyObject *addresses);
 int add_norms(PyObject *module, PyObject *addresses);
 int add_pointwise(PyObject *module, PyObject *addresses);
+int add_pooling(PyObject *module, PyObject *addresses);
 int add_quantize(PyObject *module, PyObject *addresses);
 int add_recurrent(PyObject *module, PyObject *addresses);
 int add_requantize(PyObject *module, PyObject *addresses);

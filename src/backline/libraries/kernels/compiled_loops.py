@@ -18,9 +18,9 @@ from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.memory_layout import contiguous_strides
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
-from .byte_pooling import pooling_refusal, write_pooling
 from .normalization_loops import NORMALIZATIONS, normalization_refusal, write_normalization
 from .pointwise_loops import ACTIVATIONS, GRADIENTS, pointwise_refusal, write_pointwise
+from .pooling_loops import pooling_refusal, write_pooling
 from .shares import DTYPES, Share, even_share, in_shares, memory_order, placed
 from .vector_level import vector_level
 
@@ -109,7 +109,7 @@ LOOPS: dict[str, Loop] = {
     **dict.fromkeys((*ACTIVATIONS, *GRADIENTS), POINTWISE),
     **dict.fromkeys(NORMALIZATIONS, (normalization_refusal, write_normalization)),
     **dict.fromkeys((*RELU, *SOFTMAX, *POOLS), (_own_refusal, _write_own)),
-    "max_pool": (pooling_refusal, write_pooling),
+    **dict.fromkeys(("max_pool", "avg_pool"), (pooling_refusal, write_pooling)),
 }
 
 
