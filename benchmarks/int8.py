@@ -16,6 +16,7 @@ import numpy as np
 
 import backline
 from backline import backends, quantized
+from backline.engine import ranking_files
 from backline.nn import functional
 from side_by_side import Table, compare, torch_or_none
 
@@ -180,7 +181,7 @@ def main() -> None:
     asked, rounds = number("--threads", None), number("--rounds", 9) or 9
     torch = torch_or_none(asked or 1)
     warnings.filterwarnings("ignore", message=".*torch.quantize_per", category=UserWarning)
-    table = Table("int8", ["float32", *(["torch"] if torch else [])])
+    table = Table(f"int8_{ranking_files.here()}", ["float32", *(["torch"] if torch else [])])
     for threads in (asked,) if asked else (1, 2):
         if torch:
             torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
 """Backline's own loops over vectors, beside NumPy and PyTorch: ``python benchmarks/own_loops.py``.
 
-Sums and norms, softmax of columns, and products of few rows with a matrix in either order. Each row runs on Backline's kernels
-whatever the ranking chooses, in float32 and float64; a new compiler or processor shows here first.
+Sums and norms, softmax of columns, products of few rows with a matrix in either order, and pooling. Each row runs on Backline's
+kernels whatever the ranking chooses, in float32 and float64; a new compiler or processor shows here first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ threads = threads_asked()
 torch = torch_or_none(threads)
 FEW = ((2, 967, 1136), (3, 679, 3145), (4, 1024, 4096), (8, 512, 512))
 COLUMNS = ((519, 735), (64, 2000), (128, 20), (30000, 3))
+POOLED = (((8, 64, 56, 56), (2, 2, 0)), ((8, 64, 112, 112), (3, 2, 1)), ((2, 128, 14, 14), (3, 1, 1)))
 
 
 def row(name: str, ours: Callable[..., Any], numpys: Callable[..., Any] | None, torchs: str, *args: Any) -> Row:
@@ -48,6 +49,13 @@ def rows(dtype: type) -> Iterator[Row]:
     for m, k, n in FEW:
         yield row(f"{m}x{k} {k}x{n}", backline.matmul, np.matmul, "matmul", draw(m, k), draw(k, n))
         yield row(f"{m}x{k} {k}x{n}, columns", backline.matmul, np.matmul, "matmul", draw(m, k), draw(n, k).T)
+    for shape, window in POOLED:
+        images = draw(*shape)
+        last = np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        for layout, x in (("first", images), ("last", last)):
+            what = f"{'x'.join(map(str, shape))} channels {layout}, kernel {window[0]}, stride {window[1]}, padding {window[2]}"
+            for name in ("max_pool2d", "avg_pool2d"):
+                yield row(f"{name} {what}", getattr(functional, name), None, f"nn.functional.{name}", x, *window)
 
 
 def main() -> None:

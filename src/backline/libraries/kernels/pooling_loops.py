@@ -58,12 +58,13 @@ def _windows(p: NeuralProblem, channels: int, *first: int) -> tuple[int, ...]:
     """Returns the numbers that a loop gets: `first` its own, then those of the windows."""
     missing = 2 - len(p.parameter("kernel"))
     points = (1,) * missing + p.result[len(p.result) - 2 + missing :]
+    steps = tuple(1 if n == 1 else step for n, step in zip(points[missing:], p.parameter("stride"), strict=True))
 
     def two(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
         return (fill,) * missing + tuple(values)
 
     return (
-        *first, vector_level(), channels, *_shape(p)[2:], *points, *two(p.parameter("kernel"), 1), *two(p.parameter("stride"), 1),
+        *first, vector_level(), channels, *_shape(p)[2:], *points, *two(p.parameter("kernel"), 1), *two(steps, 1),
         *two(tuple(pair[0] for pair in p.parameter("padding")), 0), *two(p.parameter("dilation") or (1,) * (2 - missing), 1),
     )  # fmt: skip
 
@@ -83,9 +84,8 @@ def _write_floats(b: Builder, p: NeuralProblem) -> tuple[tuple[Pointer, ...], in
     out = b.result(p.dtype, p.result, contiguous_strides(p.result, item, _axes(p, last)))
     parts = cut(images * lines, -(-images * lines // ITEMS))
     firsts, counts = [first for first, _ in parts], same([count for _, count in parts])
-    stride, before = p.parameter("stride")[-1], p.parameter("padding")[-1][0]
-    reach = (p.parameter("kernel")[-1] - 1) * (p.parameter("dilation") or (1,))[-1]
-    phases = 0 if last else stride * (max(points + reach // stride, before // stride + 1) + 1)
+    kernel, stride, before, dilation = fields[10::2]
+    phases = 0 if last else stride * (max(points + (kernel - 1) * dilation // stride, before // stride + 1) + 1)
     what = b.packed(f"<{len(fields)}q", *fields)
     target = out[0], out[1], tuple(first * points * channels * item for first in firsts)
     work = b.work(item * (width * channels + points + phases))
