@@ -27,6 +27,7 @@ int add_kernels(PyObject *addresses, std::initializer_list<Kernel> kernels);
 int add_attention(PyObject *module, PyObject *addresses);
 int add_byte_pooling(PyObject *module, PyObject *addresses);
 int add_depthwise(PyObject *module, PyObject *addresses);
+int add_depthwise_bytes(PyObject *module, PyObject *addresses);
 int add_element_functions(PyObject *module, PyObject *addresses);
 int add_element_sums(PyObject *module, PyObject *addresses);
 int add_exponential(PyObject *module, PyObject *addresses);
