@@ -187,7 +187,8 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
 def packs(problem: Problem) -> str:
     """The library to which packed weights are worth the most: in products with several rows that are not small, oneDNN.
 
-    Weights of int8 are packed for oneDNN only; whoever else runs such a layer takes them as they were given.
+    Those of int8 are packed for oneDNN where it has instructions for them. Where they are packed for a loop of ours, oneDNN has
+    refused the layer.
     """
     if problem.family == "quantized":
         return "onednn" if problem.get("form") is not None else ""

@@ -58,6 +58,8 @@ class ByteSteps:
         Of columns and sums that a block has.
     channels_last
         Whether products want images with their channels last: those that have them first are turned.
+    windows
+        Where the sums of what each window sees are, which a weight's zero point is multiplied by; None without one.
     """
 
     block_bytes = 1 << 18
