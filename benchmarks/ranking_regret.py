@@ -142,7 +142,8 @@ def nearest_entry(problem: Problem) -> tuple[str, ...]:
 
 def forget() -> None:
     for cache in (
-        ranking_files._nearest, ranking_files._read, ranking_files.measured, predicted_times._points, predicted_times._ordered,
+        ranking_files._nearest, ranking_files._read, ranking_files.measured, ranking_files.table, predicted_times._points,
+        predicted_times._ordered,
     ):  # fmt: skip
         cache.cache_clear()
 

@@ -25,8 +25,8 @@ from support import dtype_of, problem_of
 FILES = sorted(Path(ranking_files.FOLDER).glob("*.json"))
 AMD, AMD_AVX2, INTEL = (ProcessorClass.parse(f"{name}-2c") for name in ("amd-avx512", "amd-avx2", "intel-amx"))
 CACHES = (
-    ranking_files._classes, ranking_files._read, ranking_files._nearest, ranking_files.measured, predicted_times._points,
-    predicted_times._ordered,
+    ranking_files._classes, ranking_files._read, ranking_files._nearest, ranking_files.measured, ranking_files.table,
+    predicted_times._points, predicted_times._ordered,
 )  # fmt: skip
 Here = Callable[[str, str, int], None]
 

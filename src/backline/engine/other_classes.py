@@ -11,17 +11,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ..native.processor_class import ProcessorClass
 from ..problems import Place
 from ..problems.length_factors import UNIT
 from . import ranking_files
 from .algorithm_keys import DIVIDED, on_one_thread
-from .effective_precision import fineness
 from .ranking_files import Measured
+from .times_table import Column, TimesTable
 
-__all__ = ["UNLISTED", "Times", "expected_here", "kind_of", "over_best"]
-
-Times = Mapping[str, float]  # key of an algorithm -> log2 of its time over that of the fastest
+__all__ = ["UNLISTED", "expected_here", "kind_of"]
 
 ALL_THREADS = 0.2  # log2 of how much sooner all threads are expected to end, beside one, than they did on another class,
 MANY = 18.0  # from so many operations on, as log2; not in the factorizations, whose own threads bring little and may cost much
@@ -57,51 +57,55 @@ KEPT_GAIN = 0.4  # part that a single measurement has in what all threads are ex
 
 
 def expected_here(
-    here: ProcessorClass, processors: ProcessorClass, op: str, listed: Sequence[Measured], known: Mapping[str, Times]
-) -> Iterator[Times]:
-    """Yields what the algorithms of each measurement of a class are expected to take here.
+    here: ProcessorClass, processors: ProcessorClass, listed: Sequence[Measured], known: TimesTable | None
+) -> TimesTable:
+    """Returns what the algorithms of each measurement of a class are expected to take here, over the fastest.
 
     Parameters
     ----------
     here, processors
         This class, and the one that measured.
-    op
-        The operation.
     listed
-        Measurements of the operation.
+        Measurements of an operation and dtype.
     known
-        Key of a Problem -> its times, from nearer sources.
+        What is expected of Problems by nearer sources; None for the nearest one.
     """
-    logs_of = {m.key: over_best(m.times) for m in listed}
-    ratio = _ratios(listed, logs_of, known, _Away(here, processors))
-    gains = _Gains(processors, op) if processors != here else None
-    lacks_chirps = op.startswith("fft.") and not any(BY_CHIRPS in key for m in listed for key in m.times)
-    for m in listed:
-        logs: Times = logs_of[m.key]
-        if gains:
-            logs = gains.moderated(m, logs)
-        elif lacks_chirps:  # measured by a version without them
-            logs = {**logs, **_by_chirps(logs, m.place)}
-        if known or processors != here:
-            many = processors != here and m.place.work >= MANY
-            logs = {key: log + ratio(m.place, key) - _sooner(key, op) * many for key, log in logs.items()}
-        if m.place.dtype == "bf16" and here.instructions == "amx" != processors.instructions:
-            logs = {key: log - TILES * key.startswith("onednn.") for key, log in logs.items()}
-        if here.wide != processors.wide and kind_of(m.place.shape_class) == "batch":
-            more = BATCHES * (processors.wide - here.wide)
-            logs = {key: log + more * key.startswith("onednn.") for key, log in logs.items()}
-        yield logs
-
-
-def over_best(times: Times) -> dict[str, float]:
-    """Returns log2 of times over the least of those that do not reduce the precision of their inputs."""
-    least = min((t for key, t in times.items() if fineness(key) == 2), default=0.0) or min(times.values())
-    return {key: math.log2(max(t, 1e-9) / max(least, 1e-9)) for key, t in times.items()}
+    op, dtype = listed[0].place[:2]
+    rows = _Rows([m.place for m in listed])
+    times = TimesTable.of([m.key for m in listed], [m.times for m in listed])
+    table = times.over(times.least())
+    away = _Ratios(table, rows, known, _Away(here, processors))
+    if processors != here:
+        gains = _Gains(ranking_files.table(processors, op))
+        twins = gains.twins(times, rows) if dtype == "f16" else {}
+        table = gains.moderated(table, rows, twins)
+    elif op.startswith("fft.") and not any(BY_CHIRPS in key for key in table.columns):  # measured by a version without them
+        table = table.completed(_by_chirps(table.columns, rows))
+    more = BATCHES * (processors.wide - here.wide) * (rows.kinds == "batch")
+    if dtype == "bf16" and here.instructions == "amx" != processors.instructions:
+        more = more - TILES
+    many = (rows.work >= MANY) * (processors != here)
+    columns: dict[str, Column] = {}
+    for key, log in table.columns.items():
+        ratio = away.column(key) - _sooner(key, op) * many if known is not None or processors != here else 0.0
+        columns[key] = log + ratio + more * key.startswith("onednn.")
+    return table._replace(columns=columns)
 
 
 def kind_of(shape_class: str) -> str:
     """Returns the first word of a class of shapes."""
     return shape_class.partition(" ")[0]
+
+
+class _Rows:
+    """The Problems of a table, as far as expectations differ between them."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.places = places
+        self.op = places[0].op
+        self.work = np.array([place.work for place in places])
+        self.kinds = np.array([kind_of(place.shape_class) for place in places])
+        self.vectors = np.isin(self.kinds, VECTORS)
 
 
 class _Gains:
@@ -111,74 +115,74 @@ class _Gains:
     library in this operation as a rule.
     """
 
-    def __init__(self, processors: ProcessorClass, op: str) -> None:
-        found: dict[str, list[float]] = {}
-        threaded: set[str] = set()
-        self._twins: dict[str, Mapping[str, float]] = {}
-        self._float16: set[str] = set()
-        for m in ranking_files.measured(processors, op):
-            if m.place.dtype == "f16":
-                self._float16.update(m.times)
-            elif m.place.dtype == "bf16":
-                self._twins[m.key.replace(" bf16 ", " f16 ")] = m.times
-            threaded.update(key for key in m.times if key.endswith("@n"))
-            for key, gain in _gains(over_best(m.times)):
-                found.setdefault(key.partition(".")[0], []).append(gain)
-        self._usual = {library: sorted(gains)[len(gains) // 2] for library, gains in found.items()}
-        self._threaded = {key: on_one_thread(key) for key in threaded}
+    def __init__(self, every: TimesTable) -> None:
+        self._every = every  # of all dtypes
+        found: dict[str, list[Column]] = {}
+        for key, gain in _gains(every.columns):
+            found.setdefault(key.partition(".")[0], []).append(gain[~np.isnan(gain)])
+        joined = {library: np.sort(np.concatenate(gains)) for library, gains in found.items()}
+        self._usual = {library: gains[len(gains) // 2] for library, gains in joined.items() if len(gains)}
+        self._threaded = {key: on_one_thread(key) for key in every.columns if key.endswith("@n")}
 
-    def moderated(self, m: Measured, logs: Times) -> Times:
+    def twins(self, times: TimesTable, rows: _Rows) -> dict[str, Column]:
+        """Returns, of what that class cannot compute in float16, what it took in bfloat16; but for what memory bounds."""
+        at = {problem.replace(" bf16 ", " f16 "): i for i, problem in enumerate(self._every.problems) if " bf16 " in problem}
+        index = np.array([at.get(problem, -1) for problem in times.problems])
+        there = (index >= 0) & ~rows.vectors
+        least = times.least()
+        more = {key: log[index] - least for key, log in self._every.columns.items() if key not in times.columns}
+        return {key: np.where(there, log, np.nan) for key, log in more.items()}
+
+    def moderated(self, table: TimesTable, rows: _Rows, twins: Mapping[str, Column]) -> TimesTable:
         """Returns times in which the gain of each algorithm is nearer to the usual one of its library.
 
         Where threads were not asked for, it is none. A transform that was refused there, and computed in a wider format
-        instead, is expected to take half the time here. What processors of that class cannot compute in float16 is expected to
-        take what it took in bfloat16.
+        instead, is expected to take half the time here.
         """
-        unlisted = {key: logs[one] + UNLISTED for key, one in self._threaded.items() if key not in logs and one in logs}
-        if (twin := self._twins.get(m.key)) and kind_of(m.place.shape_class) not in VECTORS:  # which memory bounds
-            known = next(iter(logs))
-            least = math.log2(m.times[known]) - logs[known]
-            unlisted |= {key: math.log2(time) - least for key, time in twin.items() if key not in self._float16}
-        unlisted |= _plain(logs) | _by_chirps(logs, m.place)
-        more = {key: (1 - KEPT_GAIN) * (gain - self._usual[key.partition(".")[0]]) for key, gain in _gains(logs)}
-        return {key: log + more.get(key, 0.0) for key, log in logs.items()} | unlisted
+        logs = table.columns
+        more = {key: (1 - KEPT_GAIN) * (gain - self._usual.get(key.partition(".")[0], 0.0)) for key, gain in _gains(logs)}
+        kept = {key: log + np.nan_to_num(more[key]) if key in more else log for key, log in logs.items()}
+        unlisted = {key: logs[one] + UNLISTED for key, one in self._threaded.items() if one in logs}
+        made = table._replace(columns=kept)
+        for others in (_by_chirps(logs, rows), _plain(logs), twins, unlisted):
+            made = made.completed(others)
+        return made
 
 
-def _plain(logs: Times) -> dict[str, float]:
+def _plain(logs: Mapping[str, Column]) -> dict[str, Column]:
     """Returns what MKL's own transforms are expected to take that were refused, and computed in a wider format."""
-    return {plain: log - NARROWER for key, log in logs.items() if (plain := key.replace(WIDER, PLAIN)) not in logs}
+    return {key.replace(WIDER, PLAIN): log - NARROWER for key, log in logs.items() if WIDER in key}
 
 
-def _by_chirps(logs: Times, place: Place) -> dict[str, float]:
-    """Returns what convolutions with a chirp are expected to take where none was measured; nothing where there is none."""
-    if not place.factors:
+def _by_chirps(logs: Mapping[str, Column], rows: _Rows) -> dict[str, Column]:
+    """Returns what convolutions with a chirp are expected to take; NaN where there is none."""
+    if not rows.op.startswith("fft."):
         return {}
+    gains = np.array([_gain_of_chirps(place) for place in rows.places])
+    own = TimesTable((), {key: log for key, log in logs.items() if PLAIN in key}).completed(_plain(logs))
+    return {key.replace(PLAIN, BY_CHIRPS): log - gains for key, log in own.columns.items()}
+
+
+def _gain_of_chirps(place: Place) -> float:
+    if not place.factors:
+        return math.nan
     *beyond, odd, _ = place.factors
     kind = "complex" if place.op == "fft.c2c" else "odd" if odd else "even"
     largest = round(UNIT * 2 ** max(beyond))
-    gain = next((log for above, log in CONVOLVED[kind].items() if largest > above), None)
-    if gain is None:
-        return {}
-    own = {key: log for key, log in {**logs, **_plain(logs)}.items() if PLAIN in key}
-    return {other: log - gain for key, log in own.items() if (other := key.replace(PLAIN, BY_CHIRPS)) not in logs}
+    return next((log for above, log in CONVOLVED[kind].items() if largest > above), math.nan)
 
 
-def _gains(logs: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+def _gains(logs: Mapping[str, Column]) -> Iterator[tuple[str, Column]]:
     """Yields the keys of algorithms on all threads, each with log2 of how much sooner it ends than on one."""
     for key, log in logs.items():
-        if key.endswith("@n"):
-            alone = logs.get(on_one_thread(key))
-            if alone is not None:
-                yield key, alone - log
+        if key.endswith("@n") and (one := on_one_thread(key)) in logs:
+            yield key, logs[one] - log
 
 
 def _sooner(key: str, op: str) -> float:
     """Returns log2 of how much sooner an algorithm is expected to end than it did on another class of processors."""
     every = 0.0 if op.startswith(FACTORIZATIONS) else ALL_THREADS
     return (every + OWN_THREADS * (key[:-2].endswith(DIVIDED) or key.startswith("kernels."))) * key.endswith("@n")
-
-
-Group = tuple[str, str, str]  # library, threads, and what bounds the speed
 
 
 class _Away(NamedTuple):
@@ -194,31 +198,44 @@ class _Away(NamedTuple):
         return math.log2(here / there)
 
 
-class _Ratios(NamedTuple):
-    """log2 of the ratios by which the times of a source are to be multiplied, by library, threads, and what bounds the speed."""
-
-    measured: dict[Group, list[float]]
-    away: _Away
-
-    def __call__(self, place: Place, key: str) -> float:
-        library, _, bound = group = _group(place, key)
-        ratios = self.measured.get(group, ())
-        return (sum(ratios) + EXPECTED * self.away.log(bound, library)) / (len(ratios) + EXPECTED)
+Group = tuple[str, str, str]  # library, threads, and what bounds the speed
 
 
-def _group(place: Place, key: str) -> Group:
+class _Ratios:
+    """log2 of the ratios that bring times to the scale of nearer sources, by what both have of the same Problems.
+
+    There is one for each library, number of threads, and what bounds the speed.
+    """
+
+    def __init__(self, table: TimesTable, rows: _Rows, known: TimesTable | None, away: _Away) -> None:
+        self._rows, self._away = rows, away
+        self._sums: dict[Group, tuple[float, int]] = {}
+        at = {problem: i for i, problem in enumerate(known.problems)} if known is not None else {}
+        index = np.array([at.get(problem, -1) for problem in table.problems])
+        both = index >= 0
+        for key, log in table.columns.items() if known is not None and both.any() else ():
+            nearer = known.columns.get(key) if known is not None else None
+            if nearer is None:
+                continue
+            ratios = np.where(both, nearer[index] - log, np.nan)
+            for vectors in (False, True):
+                some = ratios[(rows.vectors == vectors) & ~np.isnan(ratios)]
+                group = _group(key, rows.op, vectors)
+                total, count = self._sums.get(group, (0.0, 0))
+                self._sums[group] = total + float(some.sum()), count + len(some)
+
+    def column(self, key: str) -> Column:
+        """Returns the ratio for an algorithm, of each Problem."""
+        return np.where(self._rows.vectors, self._ratio(key, True), self._ratio(key, False))
+
+    def _ratio(self, key: str, vectors: bool) -> float:
+        library, _, bound = group = _group(key, self._rows.op, vectors)
+        total, count = self._sums.get(group, (0.0, 0))
+        return (total + EXPECTED * self._away.log(bound, library)) / (count + EXPECTED)
+
+
+def _group(key: str, op: str, vectors: bool) -> Group:
     library, _, name = key.partition(".")
-    family = "linalg" if place.op.startswith(FACTORIZATIONS) else place.op.partition(".")[0]
-    bound = "memory" if name.startswith(MEMORY_BOUND) or kind_of(place.shape_class) in VECTORS else family
+    family = "linalg" if op.startswith(FACTORIZATIONS) else op.partition(".")[0]
+    bound = "memory" if vectors or name.startswith(MEMORY_BOUND) else family
     return library, key[-2:], bound if bound in AWAY_FROM_INTEL else ""
-
-
-def _ratios(listed: Sequence[Measured], times: Mapping[str, Times], known: Mapping[str, Times], away: _Away) -> _Ratios:
-    """Returns the ratios that bring times to the scale of what nearer sources have of the same Problems."""
-    found: dict[Group, list[float]] = {}
-    for m in listed:
-        here = known.get(m.key, {})
-        for key, log in times[m.key].items():
-            if key in here:
-                found.setdefault(_group(m.place, key), []).append(here[key] - log)
-    return _Ratios(found, away)

@@ -23,8 +23,9 @@ from ..problems.symbolic_sizes import SIZE_STEPS, WORK_STEPS
 from . import ranking_files
 from .algorithm_keys import on_one_thread
 from .effective_precision import fineness
-from .other_classes import UNLISTED, Times, expected_here, kind_of, over_best
+from .other_classes import UNLISTED, expected_here, kind_of
 from .ranking_files import Measured
+from .times_table import TimesTable
 from .tuning import record_store
 
 __all__ = ["nearest", "order_of", "times_of"]
@@ -118,14 +119,12 @@ class Points:
 
     counted: Any = None  # where `powers` has a time; None where it has all
 
-    def __init__(self, found: list[tuple[Measured, float, Times]], keys: tuple[str, ...], origins: list[Any]) -> None:
-        self.keys, self.origins = keys, origins
-        self.places = [m.place for m, _, _ in found]
-        self.work = np.array([p.work for p in self.places])
-        self.factors = np.array([p.factors for p in self.places]) * FACTORS if self.places[0].factors else None
-        self.far = np.array([far for _, far, _ in found])
-        self.added = np.array([NUMPY * key.startswith("numpy.") for key in keys])
-        powers = 2.0 ** (POWER * _filled(found, keys))
+    def __init__(self, table: TimesTable, places: list[Place], far: Any, origins: list[Any]) -> None:
+        self.keys, self.origins, self.places, self.far = tuple(sorted(table.columns)), origins, places, far
+        self.work = np.array([p.work for p in places])
+        self.factors = np.array([p.factors for p in places]) * FACTORS if places[0].factors else None
+        self.added = np.array([NUMPY * key.startswith("numpy.") for key in self.keys])
+        powers = 2.0 ** (POWER * _filled(table, self.keys))
         self.counted = None if not np.isnan(powers).any() else (~np.isnan(powers)).astype(float)
         self.powers = np.nan_to_num(powers)
         self._known: dict[tuple[str, int], tuple[Any, Any, Any, Any]] = {}
@@ -162,25 +161,22 @@ class Points:
         return np.log2(means) / POWER + self.added
 
 
-def _filled(found: list[tuple[Measured, float, Times]], keys: tuple[str, ...]) -> Any:
+def _filled(table: TimesTable, keys: tuple[str, ...]) -> Any:
     """Returns log2 of the times of all keys in all measurements: of what was not measured, the time that it is taken to need.
 
     On all threads that is about the time on one, where that was measured. Else it was not worth measuring, beside what is fastest
     on as many threads; of those in `REFUSED_AT_SOME_LENGTHS` it is not known, NaN.
     """
-    logs = np.array([[logs.get(key, math.nan) for key in keys] for _, _, logs in found])
-    column = {key: i for i, key in enumerate(keys)}
-    for key, i in column.items():
-        alone = column.get(on_one_thread(key)) if key.endswith("@n") else None
-        if alone is not None:
-            logs[:, i] = np.where(np.isnan(logs[:, i]), logs[:, alone] + UNLISTED, logs[:, i])
+    threaded = {key: one for key in keys if key.endswith("@n") and (one := on_one_thread(key)) in table.columns}
+    columns = dict(table.completed({key: table.columns[one] + UNLISTED for key, one in threaded.items()}).columns)
     for threads in ("@1", "@n"):
-        columns = [i for key, i in column.items() if key.endswith(threads) and key not in REFUSED_AT_SOME_LENGTHS]
-        full = [i for key, i in column.items() if key.endswith(threads) and fineness(key) == 2]
-        least = np.fmin.reduce(logs[:, full], axis=1, initial=math.inf) if full else np.full(len(found), math.inf)
-        absent = ABSENT + np.where(np.isinf(least), 0.0, np.fmax(least, 0.0))[:, None]
-        logs[:, columns] = np.where(np.isnan(logs[:, columns]), absent, logs[:, columns])
-    return logs
+        full = [columns[key] for key in keys if key.endswith(threads) and fineness(key) == 2]
+        least = np.fmin.reduce(full, axis=0, initial=math.inf) if full else np.full(len(table.problems), math.inf)
+        absent = ABSENT + np.where(np.isinf(least), 0.0, np.fmax(least, 0.0))
+        for key in keys:
+            if key.endswith(threads) and key not in REFUSED_AT_SOME_LENGTHS:
+                columns[key] = np.where(np.isnan(columns[key]), absent, columns[key])
+    return np.column_stack([columns[key] for key in keys])
 
 
 def _apart(one: str, other: str) -> float:
@@ -188,58 +184,51 @@ def _apart(one: str, other: str) -> float:
     return 0.0 if one == other else LIKE_SHAPE if kind_of(one) == kind_of(other) else OTHER_SHAPE
 
 
-def _replaced(
-    found: list[tuple[Measured, float, Times]], origins: list[Any], here: ProcessorClass
-) -> tuple[list[tuple[Measured, float, Times]], list[Any]]:
-    """Returns measurements and origins where this machine's stand in the place of its class's of the same Problems alone.
-
-    The others of its class count as much as they do, so that few measurements change no order far from them.
-    """
-    own = {m.key for (m, _, _), origin in zip(found, origins, strict=True) if origin is None}
-    kept: list[tuple[Measured, float, Times]] = []
-    where: list[Any] = []
-    for (m, far, logs), origin in zip(found, origins, strict=True):
-        mine = origin is not None and origin[0] == here
-        if not mine or m.key not in own:
-            kept.append((m, 0.0 if mine else far, logs))
-            where.append(origin)
-    return kept, where
-
-
 @lru_cache(maxsize=512)
 def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes: int) -> Points | None:
     """Returns what is known of an operation: records of this machine, and the rankings of so many classes; None without any."""
-    found: list[tuple[Measured, float, Times]] = []
-    origins: list[Any] = []
-    known: dict[str, Times] = {}  # key of a Problem -> its times, from the nearer sources
     own = [] if generation == SHIPPED_ONLY else [Measured(*m) for m in record_store.measured(op, dtype)]
+    tables: list[TimesTable] = []
+    places: list[Place] = []
+    far: list[float] = []
+    origins: list[Any] = []  # whose each is, and its Problem's key; None of this machine's
     if own:
         shipped = _points(here, op, dtype, SHIPPED_ONLY, classes)
-        for m in own:
-            logs = _completed(over_best(m.times), m.place, shipped)
-            found.append((m, 0.0, logs))
-            origins.append(None)
-            known[m.key] = logs
-    for processors in ranking_files.nearest_classes(here, dtype)[:classes]:
+        measured = TimesTable.of([m.key for m in own], [m.times for m in own])
+        places += [m.place for m in own]
+        tables.append(_expected(measured.over(measured.least()), places, shipped))
+        far += [0.0] * len(own)
+        origins += [None] * len(own)
+    mine = {m.key for m in own}
+    nearest = ranking_files.nearest_classes(here, dtype)
+    for processors in nearest[:classes]:
         listed = ranking_files.measured(processors, op, dtype)
-        far = OTHER_SOURCE if known else 0.0
-        for m, logs in zip(listed, expected_here(here, processors, op, listed, known), strict=True):
-            found.append((m, far, logs))
-            origins.append((processors, m.key))
-        known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
-    if not found:
-        return None
-    if own:
-        found, origins = _replaced(found, origins, here)
-    keys = tuple(sorted({key for _, _, logs in found for key in logs}))
-    return Points(found, keys, origins)
+        if not listed:
+            continue
+        table = expected_here(here, processors, listed, TimesTable.joined(tables) if tables else None)
+        # What this machine measured stands in the place of what its class's ranking has of the same Problems alone. The rest
+        # counts as much, so that few measurements change no order far from them.
+        kept = [i for i, m in enumerate(listed) if processors != here or m.key not in mine]
+        places += [listed[i].place for i in kept]
+        far += [OTHER_SOURCE if tables and not (own and processors == here) else 0.0] * len(kept)
+        origins += [(processors, listed[i].key) for i in kept]
+        tables.append(table.rows(kept))
+    return Points(TimesTable.joined(tables), places, np.array(far), origins) if tables else None
 
 
-def _completed(logs: dict[str, float], place: Place, shipped: Points | None) -> Times:
-    """Returns the times of a record with those of the algorithms that it lacks, as the rankings predict them."""
+def _expected(measured: TimesTable, places: list[Place], shipped: Points | None) -> TimesTable:
+    """Returns the times of records with those of the algorithms that they lack, as the rankings predict them."""
     if shipped is None:
-        return logs
-    expected = dict(zip(shipped.keys, shipped.predicted(shipped.distances(place)), strict=True))
-    shifts = sorted(log - expected[key] for key, log in logs.items() if key in expected)
-    shift = shifts[len(shifts) // 2] if shifts else 0.0
-    return {**{key: log + shift for key, log in expected.items()}, **logs}
+        return measured
+    predicted = np.array([shipped.predicted(shipped.distances(place)) for place in places]).T
+    expected = dict(zip(shipped.keys, predicted, strict=True))
+    apart = [column - expected[key] for key, column in measured.columns.items() if key in expected]
+    shift = _upper_median(apart, len(places))
+    return measured.completed({key: column + shift for key, column in expected.items()})
+
+
+def _upper_median(columns: list[Any], rows: int) -> Any:
+    """Returns in each row the upper median of what is known there, 0 where nothing is."""
+    ordered = np.sort(np.array([np.full(rows, np.nan), *columns]), axis=0)  # what is not known comes last
+    middle = np.take_along_axis(ordered, (~np.isnan(ordered)).sum(axis=0)[None] // 2, axis=0)[0]
+    return np.nan_to_num(middle)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from ..native.processor_class import ProcessorClass, nearest_first
 from ..problems import Place
+from .times_table import TimesTable
 from .tuning.machine_class import here
 from .tuning.record import RENAMED, current_key
 
-__all__ = ["HALVES", "Measured", "Ranking", "file_name", "here", "measured", "nearest_classes", "provenance", "shipped"]
+__all__ = ["HALVES", "Measured", "Ranking", "file_name", "here", "measured", "nearest_classes", "provenance", "shipped", "table"]
 
 _ROW = '{"op": "'  # how an entry begins
 HALVES = ("f16", "bf16")
@@ -45,8 +46,8 @@ class Ranking(NamedTuple):
 
         return cls(processors, provenance, tuple(map(json.dumps, entries)))
 
-    def entries(self, op: str = "") -> list[dict[str, Any]]:
-        """Returns the entries of an operation, or all.
+    def entries(self, op: str = "", dtype: str = "") -> list[dict[str, Any]]:
+        """Returns the entries of an operation, or all; or those of a dtype.
 
         Each is a dict of operation, dtype, shape class, size (log2 of the floating-point operations), example, keys of
         algorithms, the fastest first, and their times in microseconds.
@@ -54,7 +55,8 @@ class Ranking(NamedTuple):
         import json
 
         start = _ROW + (f'{op}", ' if op else "")
-        text = ",".join(row for row in self.rows if row.startswith(start))
+        named = f'"dtype": "{dtype}"' if dtype else ""
+        text = ",".join(row for row in self.rows if row.startswith(start) and named in row)
         found: list[dict[str, Any]] = json.loads(f"[{text}]")
         if any(f'"{old}@' in text for old in RENAMED):  # seldom one that has changed
             for entry in found:
@@ -153,9 +155,17 @@ def measured(processors: ProcessorClass, op: str, dtype: str = "") -> tuple[Meas
             Place(op, e["dtype"], e["class"], e["size"]).sized_as(e["example"]),
             dict(zip(e["order"], e["microseconds"], strict=True)),
         )
-        for e in _read(processors).entries(op)
-        if dtype in ("", e["dtype"]) and e["order"]
+        for e in _read(processors).entries(op, dtype)
+        if e["order"]
     )
+
+
+@lru_cache(maxsize=512)
+def table(processors: ProcessorClass, op: str) -> TimesTable:
+    """Returns log2 of the times that a class's ranking has of an operation, of all dtypes."""
+    found = _read(processors).entries(op)
+    times = [dict(zip(e["order"], e["microseconds"], strict=True)) for e in found]
+    return TimesTable.of([e["example"] for e in found], times)
 
 
 def provenance(processors: ProcessorClass) -> dict[str, Any]:
