@@ -85,6 +85,59 @@ inline T logarithm_of_sum(T all, T others) {
     return all < T(2) ? std::log1p(others) : std::log(all);
 }
 
+// The same of several sums of floats at once: log(m) = 2 artanh((m - 1) / (m + 1)) by its series, of
+// m = 1 + others, or of the mantissa of a sum that is larger. What is left out is below 2^-32 of the result.
+template <int Bytes>
+BACKLINE_INLINE void logarithms_of_sums(typename Lanes<double, Bytes>::Vector &all, const typename Lanes<double, Bytes>::Vector &others) {
+    using L = Lanes<double, Bytes>;
+    using V = typename L::Vector;
+    using Bits = typename L::Bits;
+    constexpr uint64_t mantissa = (uint64_t(1) << 52) - 1, of_one = uint64_t(1023) << 52, of_two_to_52 = uint64_t(1075) << 52;
+    Bits bits, raised;
+    reinterpret(bits, all);
+    raised = bits >> 52 | of_two_to_52;  // 2^52 and the exponent
+    bits = (bits & mantissa) | of_one;
+    V m, exponent, zero{}, one = zero + 1.0, half = zero + 0.5, scale, more, above, below, series = zero + 1.0 / 19;
+    reinterpret(m, bits);
+    reinterpret(exponent, raised);
+    exponent = exponent - (0x1p52 + 1023);
+    choose(scale, m > 4.0 / 3, half, one);  // quotients stay below 1/3
+    choose(more, m > 4.0 / 3, one, zero);
+    m = m * scale;
+    exponent = exponent + more;
+    choose(exponent, all < 2.0, zero, exponent);
+    V apart = m - 1.0, sum = m + 1.0, others_and_two = others + 2.0;
+    choose(above, all < 2.0, others, apart);
+    choose(below, all < 2.0, others_and_two, sum);
+    const V s = above / below, z = s * s;
+    for (int k = 17; k > 0; k -= 2) series = series * z + 1.0 / k;
+    m = 2.0 * s * series + exponent * 0.69314718055994530942;
+    choose(all, all <= std::numeric_limits<double>::max(), m, all);  // NaN stays
+}
+
+template <class T, int Bytes, class V>
+BACKLINE_INLINE void logarithms_of_sums_in_lanes(V &all, const V &others) {
+    using L = Lanes<T, Bytes>;
+    if constexpr (std::is_same_v<T, float>) {
+        using D = Lanes<double, Bytes>;
+        float sums[L::count], parts[L::count];
+        L::store(all, sums);
+        L::store(others, parts);
+        for (int half = 0; half < L::count; half += D::count) {
+            typename D::Vector wide, wide_parts;
+            typename Conversions<Bytes>::Floats narrow;
+            Conversions<Bytes>::widen(wide, sums + half);
+            Conversions<Bytes>::widen(wide_parts, parts + half);
+            logarithms_of_sums<Bytes>(wide, wide_parts);
+            Conversions<Bytes>::narrow(narrow, wide);
+            std::memcpy(sums + half, &narrow, sizeof narrow);
+        }
+        L::load(all, sums);
+    } else {
+        for (int lane = 0; lane < L::count; ++lane) all[lane] = logarithm_of_sum(all[lane], others[lane]);
+    }
+}
+
 // A row of scores becomes a row of weights relative to the maximum so far. The row may be read and written up to kPadding
 // bytes past its end. `change` becomes what earlier weights have to be multiplied with, as a logarithm.
 template <class T, int Bytes>

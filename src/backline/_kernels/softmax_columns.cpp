@@ -16,6 +16,8 @@ struct SoftmaxColumns {
 // there are groups.
 inline int64_t terms_of_a_group(int64_t terms) { return std::max<int64_t>(16, std::llround(std::sqrt(double(terms)))); }
 
+constexpr int64_t kAhead = 16;  // rows
+
 // Columns of so many vectors, of which the last may overlap those before it: each row is read before it is written, for input and result may be
 // the same memory. Columns that are fewer than a vector's elements are filled up to one.
 template <class T, int Bytes, int Parts, bool Logarithm>
@@ -34,6 +36,13 @@ BACKLINE_INLINE void softmax_of_columns(const SoftmaxColumns &p, const T *x, T *
     };
 #pragma GCC unroll 4
     for (int j = 0; j < Parts; ++j) L::fill(most[j], kNothing<T>);
+    // Rows lie in pages of their own, of which a processor fetches nothing ahead.
+    auto fetch = [&](const T *row) __attribute__((always_inline)) {
+        const char *first = reinterpret_cast<const char *>(row);
+#pragma GCC unroll 4
+        for (int at = 0; at < Parts * Bytes; at += 64) __builtin_prefetch(first + at);
+        __builtin_prefetch(reinterpret_cast<const char *>(row + columns) - 1);
+    };
     for (int64_t i = 0; i < p.width; ++i) {
         load(x + i * p.step);
 #pragma GCC unroll 4
@@ -43,6 +52,9 @@ BACKLINE_INLINE void softmax_of_columns(const SoftmaxColumns &p, const T *x, T *
     for (int64_t first = 0; first < p.width; first += group) {
         V part[Parts] = {}, other_part[Parts] = {};
         for (int64_t i = first; i < std::min(first + group, p.width); ++i) {
+            const int64_t next = std::min(i + kAhead, p.width - 1);
+            fetch(x + next * p.step);
+            if (!Logarithm) fetch(y + next * p.target_step);
             load(x + i * p.step);
 #pragma GCC unroll 4
             for (int j = 0; j < Parts; ++j) {
@@ -58,8 +70,7 @@ BACKLINE_INLINE void softmax_of_columns(const SoftmaxColumns &p, const T *x, T *
         for (int j = 0; j < Parts; ++j) sum[j] += part[j], others[j] += other_part[j];
     }
     for (int j = 0; j < Parts; ++j) {
-        if (Logarithm)
-            for (int lane = 0; lane < L::count; ++lane) sum[j][lane] = logarithm_of_sum(sum[j][lane], others[j][lane]);
+        if (Logarithm) logarithms_of_sums_in_lanes<T, Bytes>(sum[j], others[j]);
         else sum[j] = T(1) / sum[j];
     }
     for (int64_t i = 0; i < p.width; ++i) {

@@ -33,36 +33,6 @@ BACKLINE_INLINE T joined(const typename Lanes<T, Bytes>::Vector &v, Join join) {
     }
 }
 
-// Those that logarithm_of_sum returns, of several sums of floats at once: log(m) = 2 artanh((m - 1) / (m + 1)) by its series, of
-// m = 1 + others, or of the mantissa of a sum that is larger. What is left out is below 2^-32 of the result.
-template <int Bytes>
-BACKLINE_INLINE void logarithms_of_sums(typename Lanes<double, Bytes>::Vector &all, const typename Lanes<double, Bytes>::Vector &others) {
-    using L = Lanes<double, Bytes>;
-    using V = typename L::Vector;
-    using Bits = typename L::Bits;
-    constexpr uint64_t mantissa = (uint64_t(1) << 52) - 1, of_one = uint64_t(1023) << 52, of_two_to_52 = uint64_t(1075) << 52;
-    Bits bits, raised;
-    reinterpret(bits, all);
-    raised = bits >> 52 | of_two_to_52;  // 2^52 and the exponent
-    bits = (bits & mantissa) | of_one;
-    V m, exponent, zero{}, one = zero + 1.0, half = zero + 0.5, scale, more, above, below, series = zero + 1.0 / 19;
-    reinterpret(m, bits);
-    reinterpret(exponent, raised);
-    exponent = exponent - (0x1p52 + 1023);
-    choose(scale, m > 4.0 / 3, half, one);  // quotients stay below 1/3
-    choose(more, m > 4.0 / 3, one, zero);
-    m = m * scale;
-    exponent = exponent + more;
-    choose(exponent, all < 2.0, zero, exponent);
-    V apart = m - 1.0, sum = m + 1.0, others_and_two = others + 2.0;
-    choose(above, all < 2.0, others, apart);
-    choose(below, all < 2.0, others_and_two, sum);
-    const V s = above / below, z = s * s;
-    for (int k = 17; k > 0; k -= 2) series = series * z + 1.0 / k;
-    m = 2.0 * s * series + exponent * 0.69314718055994530942;
-    choose(all, all <= std::numeric_limits<double>::max(), m, all);  // NaN stays
-}
-
 // The last lanes of a vector, as many as the place in the table where their mask begins.
 template <class T, int Bytes>
 BACKLINE_INLINE void last_lanes(typename Lanes<T, Bytes>::Bits &mask, int64_t n) {
