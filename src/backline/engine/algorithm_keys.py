@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["on_one_thread"]
+__all__ = ["divided", "on_one_thread"]
 
 DIVIDED = ("_items", "_split", "_slabs")  # how names of algorithms end that Backline divides among threads
 
@@ -19,3 +19,14 @@ def on_one_thread(key: str) -> str:
     for end in DIVIDED:
         name = name.removesuffix(end)
     return f"{name}@1"
+
+
+def divided(key: str) -> bool:
+    """Tells whether Backline divides the work of an algorithm among threads, and not its library.
+
+    Examples
+    --------
+    >>> [divided(key) for key in ("mkl.gemm@n", "mkl.gemm_split@n", "kernels.few_rows@n")]
+    [False, True, True]
+    """
+    return key.startswith("kernels.") or key.partition("@")[0].endswith(DIVIDED)

@@ -17,7 +17,7 @@ from ..native.processor_class import ProcessorClass
 from ..problems import Place
 from ..problems.length_factors import UNIT
 from . import ranking_files
-from .algorithm_keys import DIVIDED, on_one_thread
+from .algorithm_keys import divided, on_one_thread
 from .ranking_files import Measured
 from .times_table import Column, TimesTable
 
@@ -182,7 +182,7 @@ def _gains(logs: Mapping[str, Column]) -> Iterator[tuple[str, Column]]:
 def _sooner(key: str, op: str) -> float:
     """Returns log2 of how much sooner an algorithm is expected to end than it did on another class of processors."""
     every = 0.0 if op.startswith(FACTORIZATIONS) else ALL_THREADS
-    return (every + OWN_THREADS * (key[:-2].endswith(DIVIDED) or key.startswith("kernels."))) * key.endswith("@n")
+    return (every + OWN_THREADS * divided(key)) * key.endswith("@n")
 
 
 class _Away(NamedTuple):
