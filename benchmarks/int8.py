@@ -1,8 +1,9 @@
 """int8 against float32 of the same shape, and against PyTorch's int8: ``python benchmarks/int8.py [--threads N] [--rounds N]``.
 
-Weights are packed beforehand on all sides. "float32" is Backline's own, tuned, in its faster order of memory; "torch" is the
-fastest of PyTorch's engines for int8, on images with channels last. The dynamic rows take and return float32 on all sides.
-Without ``--threads``, once on one thread and once on two. Every integer is held against the exact engine in NumPy first.
+Weights are packed beforehand on all sides, but for `int_mm`, the product of two int8 matrices, which NumPy computes in float64.
+"float32" is Backline's own, tuned, in its faster order of memory; "torch" is the fastest of PyTorch's engines for int8, on images
+with channels last. The dynamic rows take and return float32 on all sides. Without ``--threads``, once on one thread and once on
+two. Every integer is held against the exact engine in NumPy first.
 """
 
 from __future__ import annotations
@@ -173,6 +174,26 @@ def conv(table: Table, case: tuple[int, ...], threads: int, rounds: int, torch: 
     measure(table, label, {"backline": run, **others, **floats, **theirs}, list(floats), rounds)
 
 
+def plain(table: Table, shape: tuple[int, int, int], threads: int, rounds: int, torch: Any) -> None:
+    """A product of two int8 matrices, the second one as it is in memory and its transpose."""
+    rows, outs, terms = shape
+    a, b = (rng.integers(-128, 128, each, np.int8) for each in ((rows, terms), (terms, outs)))
+    x, y = a.astype(np.float32), b.astype(np.float32)
+    floats = {"float32 plain": tuned(lambda: backline.matmul(x, y))}
+    turned = np.ascontiguousarray(b.T).T
+    wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int32)
+    for name, matrix in (("", b), (" transposed", turned)):
+        assert np.array_equal(quantized.int_mm(a, matrix), wanted)
+        theirs = {"numpy": lambda matrix=matrix: (a.astype(np.float64) @ matrix.astype(np.float64)).astype(np.int32)}
+        if torch:
+            left, right = torch.from_numpy(a), torch.from_numpy(matrix)
+            theirs["torch int_mm"] = lambda left=left, right=right: torch._int_mm(left, right)
+        label = f"int_mm {rows}x{terms}x{outs}{name} T{threads}"
+        mine = {"backline": lambda matrix=matrix: quantized.int_mm(a, matrix)}
+        mine["backline"]()
+        measure(table, label, {**mine, **floats, **theirs}, list(floats), rounds)
+
+
 def number(flag: str, default: int | None) -> int | None:
     return int(sys.argv[sys.argv.index(flag) + 1]) if flag in sys.argv else default
 
@@ -189,6 +210,7 @@ def main() -> None:
         with backline.num_threads(threads):
             for shape in (*LINEAR, SMALL):
                 linear(table, shape, threads, rounds, torch)
+                plain(table, shape, threads, rounds, torch)
             for case in CONV:
                 conv(table, case, threads, rounds, torch)
     gains = {r["row"]: r["speed_over_float32"] for r in table.rows}

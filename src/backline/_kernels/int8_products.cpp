@@ -285,10 +285,62 @@ void pack_bytes(const int8_t *weights, int8_t *packed, int32_t *sums, int64_t ou
     }
 }
 
+// A matrix whose columns, the outputs, lie one behind the other, `step` bytes apart: packed without sums.
+void pack_columns(const int8_t *matrix, int64_t step, int8_t *packed, int64_t outs, int64_t terms) {
+    const int64_t fours = (terms + kTerms - 1) / kTerms, whole = terms / kTerms;
+    for (int64_t first = 0; first < outs; first += kOuts, matrix += kOuts * step) {
+        for (int64_t o = 0; o < kOuts; ++o, packed += kTerms) {
+            const bool there = first + o < outs;
+            const int8_t *from = there ? matrix + o * step : matrix;
+            for (int64_t k = 0; k < whole; ++k)
+                if (there) std::memcpy(packed + k * kFours, from + k * kTerms, kTerms);
+                else std::memset(packed + k * kFours, 0, kTerms);
+            if (whole == fours) continue;
+            std::memset(packed + whole * kFours, 0, kTerms);
+            if (there) std::copy(from + whole * kTerms, from + terms, packed + whole * kFours);
+        }
+        packed += fours * kFours - kFours;
+    }
+}
+
+// The same of a matrix whose rows lie one behind the other: columns of a line of the cache at a time.
+void pack_rows(const int8_t *matrix, int64_t step, int8_t *packed, int64_t outs, int64_t terms) {
+    typedef int8_t Row __attribute__((vector_size(kOuts)));
+    typedef int16_t Pairs __attribute__((vector_size(kOuts)));
+    const int64_t panel = up_to(terms, kTerms) * kOuts;
+    for (int64_t line = 0; line < outs; line += 4 * kOuts)
+        for (int64_t k = 0; k < terms; k += kTerms)
+            for (int64_t o = line; o < std::min(line + 4 * kOuts, outs); o += kOuts) {
+                const int64_t here = std::min(kOuts, outs - o);
+                Row rows[kTerms] = {};
+                for (int64_t i = 0; i < std::min(kTerms, terms - k); ++i) {
+                    const int8_t *from = matrix + (k + i) * step + o;
+                    if (here == kOuts) std::memcpy(&rows[i], from, sizeof(Row));
+                    else std::memcpy(&rows[i], from, size_t(here));
+                }
+                Pairs pairs[kTerms], fours[kTerms];
+                for (int half = 0; half < 2; ++half) {  // terms 0 and 1, then 2 and 3, side by side
+                    const Row low = __builtin_shufflevector(rows[2 * half], rows[2 * half + 1], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+                    const Row high =
+                        __builtin_shufflevector(rows[2 * half], rows[2 * half + 1], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+                    std::memcpy(&pairs[half], &low, sizeof low);
+                    std::memcpy(&pairs[2 + half], &high, sizeof high);
+                }
+                for (int half = 0; half < 2; ++half) {
+                    fours[2 * half] = __builtin_shufflevector(pairs[2 * half], pairs[2 * half + 1], 0, 8, 1, 9, 2, 10, 3, 11);
+                    fours[2 * half + 1] = __builtin_shufflevector(pairs[2 * half], pairs[2 * half + 1], 4, 12, 5, 13, 6, 14, 7, 15);
+                }
+                std::memcpy(packed + o / kOuts * panel + k * kOuts, fours, sizeof fours);
+            }
+}
+
 }  // namespace
 
 int add_int8_products(PyObject *, PyObject *addresses) {
-    return add_kernels(addresses, {kernel("byte_product", byte_product), kernel("pack_bytes", pack_bytes)});
+    return add_kernels(addresses, {kernel("byte_product", byte_product),
+                                   kernel("pack_bytes", pack_bytes),
+                                   kernel("pack_columns", pack_columns),
+                                   kernel("pack_rows", pack_rows)});
 }
 
 }  // namespace backline

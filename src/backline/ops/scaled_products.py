@@ -219,8 +219,9 @@ def int_mm(input: Array, mat2: Array, *, out: Array | None = None) -> Problem:
 
     Notes
     -----
-    On CUDA cuBLASLt runs it on the tensor cores where k and n are multiples of 4; elsewhere elements are widened to a dtype in
-    which sums are exact.
+    On the CPU a compiled loop runs it where the elements of each row, or of each column, are neighbours in memory; on CUDA
+    cuBLASLt on the tensor cores where k and n are multiples of 4. Elsewhere elements are widened to a dtype in which sums are
+    exact.
 
     Examples
     --------

@@ -20,7 +20,7 @@ import numpy as np
 
 from ... import _kernels
 from ...native import thread_team
-from ...native.plan_builder import Pointer, shift
+from ...native.plan_builder import Builder, Pointer, shift
 from ...problems.quantized_problem import QuantizedProblem
 from ..base import Algorithm, PythonPlan, Refusal
 from ..reference import reference_quantized
@@ -29,7 +29,10 @@ from .conv_steps import cut, same, uniform
 from .int8_steps import LEAST_ITEMS, LEAST_POINTS, ByteSteps, is_depthwise, refusal
 from .vector_level import vector_level
 
-__all__ = ["PRODUCT", "Packing", "packed_here", "packing", "prepare_quantized", "quantized_algorithms"]
+__all__ = [
+    "LINE", "OUTS", "PRODUCT", "TERMS", "THREAD_FLOPS", "Packing", "call_product", "packed_here", "packing", "prepare_quantized",
+    "quantized_algorithms", "rows_together", "up_to",
+]  # fmt: skip
 
 PRODUCT, EMPTY = "int8_product", "empty"
 ENGINES = ("x86", "onednn", *FLOAT32)
@@ -42,8 +45,24 @@ COPIED = 1 << 17  # and bytes that they have at most
 Array = np.ndarray[Any, Any]
 
 
-def _up_to(number: int, multiple: int) -> int:
+def up_to(number: int, multiple: int) -> int:
+    """Returns the least multiple that is no less than a number."""
     return -(-number // multiple) * multiple
+
+
+def rows_together(terms: int, most: int) -> tuple[int, int]:
+    """Returns how many rows of at most so many the loop copies at once, and the bytes that they have."""
+    row = 2 * up_to(terms, LINE)
+    together = min(max(COPIED // row // TOGETHER, 1) * TOGETHER, most)
+    return together, together * row
+
+
+def call_product(
+    b: Builder, dtype: np.dtype[Any], terms: int, step: int, together: int, given: list[Any], groups: int = 1
+) -> None:
+    """Writes a call of the loop; `step` sums lie from one row to the next, and the sums of rows `groups` apart."""
+    words = (vector_level(), terms, int(dtype == np.int8), step, together, groups)
+    b.call(_kernels.addresses["byte_product"], [b.constant(struct.pack(f"<{len(words)}q", *words)), *given])
 
 
 @dataclass(frozen=True)
@@ -66,12 +85,12 @@ class Packing:
     @property
     def group_bytes(self) -> int:
         """Bytes of the weights of a group."""
-        return _up_to(self.outs, OUTS) * _up_to(self.channels * self.taps, TERMS)
+        return up_to(self.outs, OUTS) * up_to(self.channels * self.taps, TERMS)
 
     @property
     def sums_at(self) -> int:
         """Bytes from the weights to their sums."""
-        return _up_to(self.groups * self.group_bytes, LINE)
+        return up_to(self.groups * self.group_bytes, LINE)
 
     @property
     def nbytes(self) -> int:
@@ -166,9 +185,9 @@ class _Products(ByteSteps):
         return packed
 
     def begin(self, items: int, most: int) -> None:
-        p, b, row = self.p, self.b, 2 * _up_to(self.p.terms, LINE)
-        self.together = min(max(COPIED // row // TOGETHER, 1) * TOGETHER, most)
-        self.copy = b.work(self.together * row)
+        p, b = self.p, self.b
+        self.together, copied = rows_together(p.terms, most)
+        self.copy = b.work(copied)
         if p.get("weight_zero") is not None:
             self.windows = b.work(4 * most * p.groups)
 
@@ -184,7 +203,7 @@ class _Products(ByteSteps):
         counts[-1] = p.outs - firsts[-1]
         sums = b.work(4 * rows * p.outs, shared=True)
         self.begin(len(parts), rows)
-        weights = self.packed[0], self.packed[1], uniform([first * _up_to(p.terms, TERMS) for first in firsts])
+        weights = self.packed[0], self.packed[1], uniform([first * up_to(p.terms, TERMS) for first in firsts])
         made = sums[0], sums[1], uniform([4 * first for first in firsts])
         self.product(same(counts), [b.argument("input"), p.terms, weights, self.copy, made, 0, rows])
         b.each(len(parts), self.threads)
@@ -199,5 +218,4 @@ class _Products(ByteSteps):
     def product(self, outs: Any, given: list[Any]) -> None:
         """Writes a call for so many outputs."""
         p = self.p
-        words = (vector_level(), p.terms, int(p.dtype == np.int8), p.outs, self.together, p.groups)
-        self.b.call(_kernels.addresses["byte_product"], [self.b.constant(struct.pack(f"<{len(words)}q", *words)), *given, outs])
+        call_product(self.b, p.dtype, p.terms, p.outs, self.together, [*given, outs], p.groups)

@@ -19,11 +19,13 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.norm_problem import NormProblem
 from ...problems.quantized_problem import QuantizedProblem
+from ...problems.scaled_problem import ScaledProblem
 from ..base import Algorithm, Handler, Library
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
 from .element_loops import element_algorithms, prepare_elements
 from .few_rows import few_rows_algorithms, prepare_few_rows
+from .int8_matmul import prepare_scaled, scaled_algorithms
 from .int8_products import Packing, packing, prepare_quantized, quantized_algorithms
 from .norm_loops import norm_algorithms, prepare_norm
 from .small_spectra import prepare_spectra
@@ -49,6 +51,7 @@ class Kernels(Library):
         EinsumProblem: Handler.plain(element_algorithms, prepare_elements),
         ElementsProblem: Handler.plain(element_algorithms, prepare_elements),
         QuantizedProblem: Handler.plain(quantized_algorithms, prepare_quantized),
+        ScaledProblem: Handler.plain(scaled_algorithms, prepare_scaled),
         LinalgProblem: Handler.plain(system_algorithms, _prepare_lanes),
     }
 

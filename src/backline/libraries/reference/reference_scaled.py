@@ -1,6 +1,6 @@
 """Products of 8-bit matrices by products of wider ones: every float8 is a float32, and sums of int8 products are exact.
 
-It is the reference of these operations, and how they run on the CPU.
+It is the reference of these operations, and how those of float8 run on the CPU.
 """
 
 from __future__ import annotations
