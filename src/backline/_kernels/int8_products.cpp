@@ -10,6 +10,7 @@
 #include "conversions.hpp"
 #include "kernels.hpp"
 #include "targets.hpp"
+#include "word_pairs.hpp"
 
 #include <algorithm>
 
@@ -42,26 +43,6 @@ struct ByteVectors {
     // Rows whose sums fit into the registers, beside what is multiplied.
     static constexpr int rows = Bytes == 64 ? 12 : Bytes == 32 ? 4 : 1, rows_of_bytes = Bytes == 64 ? 12 : 5;
 };
-
-// Products of neighbouring 16-bit integers, added up in pairs.
-template <class V, class W>
-BACKLINE_INLINE void pairs_of(V &pairs, const W &x, const W &y) {
-    static_assert(sizeof x == sizeof pairs);
-#if defined(__x86_64__)
-    if constexpr (sizeof(V) > kPlainBytes) {
-        asm("vpmaddwd %2, %1, %0" : "=v"(pairs) : "v"(x), "v"(y));
-    } else {
-        W product = x;
-        asm("pmaddwd %1, %0" : "+x"(product) : "x"(y));
-        std::memcpy(&pairs, &product, sizeof pairs);
-    }
-#else
-    V a, b;
-    std::memcpy(&a, &x, sizeof a);
-    std::memcpy(&b, &y, sizeof b);
-    pairs = ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
-#endif
-}
 
 // Rows as bytes of at most 7 bits, `length` bytes from one to the next.
 struct SevenBits {

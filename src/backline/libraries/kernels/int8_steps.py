@@ -26,6 +26,7 @@ __all__ = ["MOST_TERMS", "ByteSteps", "is_depthwise", "refusal"]
 MOST_TERMS = (2**31 - 1) // 255**2  # of one sum, so that int32 holds it whatever the zero points
 LEAST_POINTS = 64  # in a block, where there are so many
 LEAST_ITEMS = 4  # for threads to share
+BLOCK = 32  # channels that depthwise_bytes.cpp takes together, at most
 
 F32 = np.dtype(np.float32)
 
@@ -168,14 +169,17 @@ class ByteSteps:
         self.result = b.result(p.dtype, p.result, image_strides(p.result, p.last))
         items = [(n, *block) for n, block in every(range(shape[0]), self.blocks(points, shape[0]))]
         firsts, counts, most = [i[1] for i in items], same([i[2] for i in items]), max(i[2] for i in items)
-        weights = b.work(channels * p.terms, shared=True)
-        self.turn(self.argument("weight"), weights, channels, p.terms)
+        what, turned = self.geometry(channels, image_strides(shape, True)), b.work(channels * p.terms, shared=True)
+        weights = b.work(2 * -(-channels // BLOCK) * BLOCK * (p.terms + 1), shared=True)
+        self.turn(self.argument("weight"), turned, channels, p.terms)
+        b.call(_kernels.addresses["pair_weights"], [what, turned, weights])
         finish = self.prepared(most)
         given = b.argument("input") if p.last else self.turned()
         images = given[0], given[1], uniform([n * image for n, _, _ in items])
-        sums, what = b.work(4 * most * channels), self.geometry(channels, image_strides(shape, True))
+        sums = b.work(4 * most * channels)
+        rooms = b.work(8 * (p.terms + 1)), b.work(8 * (p.terms + 1)), b.work(channels)
         kernel = _kernels.addresses[f"depthwise_{p.dtype.name}"]
-        b.call(kernel, [what, images, weights, sums, firsts, counts, self.argument("input_zero")])
+        b.call(kernel, [what, images, weights, sums, firsts, counts, self.argument("input_zero"), *rooms])
         self.finished(finish, sums, items, points)
         return len(items)
 
