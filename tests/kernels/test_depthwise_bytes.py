@@ -22,7 +22,7 @@ LEVEL_AT = 26  # of the words of a Geometry
 
 
 def windows(image: Array, kernel: tuple[int, int], stride: Any, dilation: Any, padding: Any, zero: int) -> Array:
-    """What every tap sees at every point: (rows, columns, taps, channels)."""
+    """Returns what every tap sees at every point: (rows, columns, taps, channels)."""
     full = np.pad(image.astype(np.int64), ((padding[0],) * 2, (padding[1],) * 2, (0, 0)), constant_values=zero)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     rows, columns = ((n - span) // s + 1 for n, span, s in zip(full.shape[:2], spans, stride, strict=True))

@@ -13,7 +13,7 @@ from ...native.plan_builder import Builder, Pointer
 from ...problems.scaled_problem import ScaledProblem
 from ..base import Algorithm, Refusal
 from .conv_steps import cut, same, uniform
-from .int8_products import LINE, OUTS, PRODUCT, TERMS, THREAD_FLOPS, call_product, rows_together, up_to
+from .int8_products import LINE, OUTS, PRODUCT, TERMS, call_product, loop_algorithms, rows_together, up_to
 from .int8_results import SMALL_FLOPS
 from .int8_steps import LEAST_ITEMS, LEAST_POINTS
 
@@ -28,14 +28,8 @@ def scaled_algorithms(p: ScaledProblem, threads: int) -> Iterator[Algorithm | Re
     reason = _refusal(p)
     if reason:
         yield Refusal("kernels", PRODUCT, reason)
-        return
-    note = "exact sums of bytes"
-    if threads > 1 and p.flops >= THREAD_FLOPS:
-        yield Algorithm(
-            library="kernels", name=PRODUCT, threads=thread_team.items_threads(threads), scaled=True, level="threads",
-            basis="construction", pool=thread_team.name(), note=note,
-        )  # fmt: skip
-    yield Algorithm(library="kernels", name=PRODUCT, level="threads", basis="construction", note=note)
+    else:
+        yield from loop_algorithms(p.flops, threads, "exact sums of bytes; the second matrix packed by each call")
 
 
 def _refusal(p: ScaledProblem) -> str:

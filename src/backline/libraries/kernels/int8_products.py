@@ -30,8 +30,8 @@ from .int8_steps import LEAST_ITEMS, LEAST_POINTS, ByteSteps, is_depthwise, refu
 from .vector_level import vector_level
 
 __all__ = [
-    "LINE", "OUTS", "PRODUCT", "TERMS", "THREAD_FLOPS", "Packing", "call_product", "packed_here", "packing", "prepare_quantized",
-    "quantized_algorithms", "rows_together", "up_to",
+    "LINE", "OUTS", "PRODUCT", "TERMS", "Packing", "call_product", "loop_algorithms", "packed_here", "packing",
+    "prepare_quantized", "quantized_algorithms", "rows_together", "up_to",
 ]  # fmt: skip
 
 PRODUCT, EMPTY = "int8_product", "empty"
@@ -144,7 +144,12 @@ def quantized_algorithms(p: QuantizedProblem, threads: int) -> Iterator[Algorith
     note = "channel by channel" if is_depthwise(p) else "exact sums of bytes"
     if p.engine in FLOAT32:
         note += f"; {FLOAT32[p.engine]}"
-    if threads > 1 and p.flops >= THREAD_FLOPS:
+    yield from loop_algorithms(p.flops, threads, note)
+
+
+def loop_algorithms(flops: float, threads: int, note: str) -> Iterator[Algorithm]:
+    """Yields the loop on all threads, where there is work enough for them, and on one."""
+    if threads > 1 and flops >= THREAD_FLOPS:
         yield Algorithm(
             library="kernels", name=PRODUCT, threads=thread_team.items_threads(threads), scaled=True, level="threads",
             basis="construction", pool=thread_team.name(), note=note,
