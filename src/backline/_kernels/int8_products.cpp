@@ -269,19 +269,18 @@ void pack_bytes(const int8_t *weights, int8_t *packed, int32_t *sums, int64_t ou
 // A matrix whose columns, the outputs, lie one behind the other, `step` bytes apart: packed without sums.
 void pack_columns(const int8_t *matrix, int64_t step, int8_t *packed, int64_t outs, int64_t terms) {
     const int64_t fours = (terms + kTerms - 1) / kTerms, whole = terms / kTerms;
-    for (int64_t first = 0; first < outs; first += kOuts, matrix += kOuts * step) {
-        for (int64_t o = 0; o < kOuts; ++o, packed += kTerms) {
+    for (int64_t first = 0; first < outs; first += kOuts, matrix += kOuts * step, packed += fours * kFours)
+        for (int64_t o = 0; o < kOuts; ++o) {
             const bool there = first + o < outs;
             const int8_t *from = there ? matrix + o * step : matrix;
+            int8_t *to = packed + o * kTerms;
             for (int64_t k = 0; k < whole; ++k)
-                if (there) std::memcpy(packed + k * kFours, from + k * kTerms, kTerms);
-                else std::memset(packed + k * kFours, 0, kTerms);
+                if (there) std::memcpy(to + k * kFours, from + k * kTerms, kTerms);
+                else std::memset(to + k * kFours, 0, kTerms);
             if (whole == fours) continue;
-            std::memset(packed + whole * kFours, 0, kTerms);
-            if (there) std::copy(from + whole * kTerms, from + terms, packed + whole * kFours);
+            std::memset(to + whole * kFours, 0, kTerms);
+            if (there) std::copy(from + whole * kTerms, from + terms, to + whole * kFours);
         }
-        packed += fours * kFours - kFours;
-    }
 }
 
 // The same of a matrix whose rows lie one behind the other: columns of a line of the cache at a time.

@@ -39,35 +39,35 @@ def _refusal(p: ScaledProblem) -> str:
     if p.empty:
         return "an empty product needs no loop"
     for role in "ab":
-        if _lies(p, role) is None:
+        if _layout(p, role) is None:
             return f"elements of {role} are no neighbours in memory"
     out = p.get("out")
-    if out is not None and (not out.aligned or not (_lies(p, "out") or _Lies(False, 0)).rows):
+    if out is not None and (not out.aligned or not (_layout(p, "out") or _Layout(False, 0)).row_major):
         return "elements of a row of out are no neighbours in memory"
     return ""
 
 
-class _Lies(NamedTuple):
-    """How a matrix lies: whether elements of a row are neighbours, else those of a column, and bytes from one to the next."""
+class _Layout(NamedTuple):
+    """Whether a matrix is row-major, else column-major, and the bytes from one row, or column, to the next."""
 
-    rows: bool
+    row_major: bool
     step: int
 
 
-def _lies(p: ScaledProblem, role: str) -> _Lies | None:
-    """Returns how an operand lies; None where neither rows nor columns have neighbours. A single row or column is either."""
+def _layout(p: ScaledProblem, role: str) -> _Layout | None:
+    """Returns the layout of an operand; None where elements have no neighbours in memory."""
     o = p.get(role)
     assert o is not None
     (rows, columns), (down, along), item = o.shape, o.strides, o.dtype.itemsize
     if along == item or columns == 1:
-        return _Lies(True, down if rows > 1 else columns * item)
-    return _Lies(False, along) if down == item or rows == 1 else None
+        return _Layout(True, down if rows > 1 else columns * item)
+    return _Layout(False, along) if down == item or rows == 1 else None
 
 
 def prepare_scaled(p: ScaledProblem, algorithm: Algorithm) -> Any:
     """The PreparedCall of an Algorithm that `scaled_algorithms` listed."""
     b, threads, size = Builder(p), algorithm.threads, INT32.itemsize
-    given = _lies(p, "out") if p.get("out") is not None else None
+    given = _layout(p, "out") if p.get("out") is not None else None
     result, step = (b.argument("out"), given.step // size) if given else (b.result(INT32, p.result), p.n)
     packed = _packed(b, p, threads)
     rows, row = _rows(b, p, threads)
@@ -96,28 +96,28 @@ def _columns(n: int, multiple: int) -> list[tuple[int, int]]:
 
 def _packed(b: Builder, p: ScaledProblem, threads: int) -> Pointer:
     """Packs the second matrix; returns where it is."""
-    lies = _lies(p, "b")
-    assert lies is not None
+    layout = _layout(p, "b")
+    assert layout is not None
     matrix, packed = b.argument("b"), b.work(up_to(p.n, OUTS) * up_to(p.k, TERMS), shared=True)
     items = _columns(p.n, LINE) if threads > 1 else [(0, p.n)]
-    source = *matrix[:2], uniform([begin * (1 if lies.rows else lies.step) for begin, _ in items])
+    source = *matrix[:2], uniform([begin * (1 if layout.row_major else layout.step) for begin, _ in items])
     target = *packed[:2], uniform([begin * up_to(p.k, TERMS) for begin, _ in items])
-    kernel = _kernels.addresses["pack_rows" if lies.rows else "pack_columns"]
-    b.call(kernel, [source, lies.step, target, same([end - begin for begin, end in items]), p.k])
+    kernel = _kernels.addresses["pack_rows" if layout.row_major else "pack_columns"]
+    b.call(kernel, [source, layout.step, target, same([end - begin for begin, end in items]), p.k])
     b.each(len(items), threads)
     return packed
 
 
 def _rows(b: Builder, p: ScaledProblem, threads: int) -> tuple[Pointer, int]:
     """Returns where the rows of the first matrix are, and bytes from one to the next; those of a transposed one are copied."""
-    lies = _lies(p, "a")
-    assert lies is not None
+    layout = _layout(p, "a")
+    assert layout is not None
     given = b.argument("a")
-    if lies.rows:
-        return given, lies.step
+    if layout.row_major:
+        return given, layout.step
     copy = b.work(p.m * p.k, shared=True)
     items = cut(p.m, max(-(-p.m // LEAST_ITEMS), LEAST_POINTS) if threads > 1 else p.m)
     source, target = (*given[:2], uniform([i for i, _ in items])), (*copy[:2], uniform([i * p.k for i, _ in items]))
-    b.call(_kernels.addresses["turn_bytes"], [source, target, p.k, same([count for _, count in items]), lies.step, p.k])
+    b.call(_kernels.addresses["turn_bytes"], [source, target, p.k, same([count for _, count in items]), layout.step, p.k])
     b.each(len(items), threads)
     return copy, p.k
