@@ -74,7 +74,7 @@ def expected_here(
     rows = _Rows([m.place for m in listed])
     times = TimesTable.of([m.key for m in listed], [m.times for m in listed])
     table = times.over(times.least())
-    away = _Ratios(table, rows, known, _Away(here, processors))
+    ratios = _Ratios(table, rows, known, _Away(here, processors))
     if processors != here:
         gains = _Gains(ranking_files.table(processors, op))
         twins = gains.twins(times, rows) if dtype == "f16" else {}
@@ -87,7 +87,7 @@ def expected_here(
     many = (rows.work >= MANY) * (processors != here)
     columns: dict[str, Column] = {}
     for key, log in table.columns.items():
-        ratio = away.column(key) - _sooner(key, op) * many if known is not None or processors != here else 0.0
+        ratio = ratios.column(key) - _sooner(key, op) * many if known is not None or processors != here else 0.0
         columns[key] = log + ratio + more * key.startswith("onednn.")
     return table._replace(columns=columns)
 
