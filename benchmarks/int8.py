@@ -174,7 +174,7 @@ def conv(table: Table, case: tuple[int, ...], threads: int, rounds: int, torch: 
     measure(table, label, {"backline": run, **others, **floats, **theirs}, list(floats), rounds)
 
 
-def plain(table: Table, shape: tuple[int, int, int], threads: int, rounds: int, torch: Any) -> None:
+def int_mm(table: Table, shape: tuple[int, int, int], threads: int, rounds: int, torch: Any) -> None:
     """A product of two int8 matrices, the second one as it is in memory and its transpose."""
     rows, outs, terms = shape
     a, b = (rng.integers(-128, 128, each, np.int8) for each in ((rows, terms), (terms, outs)))
@@ -210,7 +210,7 @@ def main() -> None:
         with backline.num_threads(threads):
             for shape in (*LINEAR, SMALL):
                 linear(table, shape, threads, rounds, torch)
-                plain(table, shape, threads, rounds, torch)
+                int_mm(table, shape, threads, rounds, torch)
             for case in CONV:
                 conv(table, case, threads, rounds, torch)
     gains = {r["row"]: r["speed_over_float32"] for r in table.rows}
