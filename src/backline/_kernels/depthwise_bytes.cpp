@@ -16,7 +16,8 @@ namespace {
 template <int Bytes>
 struct ChannelPairs {
     using Words = typename VectorOf<int16_t, Bytes>::Type;
-    using Sums = typename VectorOf<int32_t, Bytes>::Type;
+    using Sums = typename VectorOf<uint32_t, Bytes>::Type;  // sums beyond 32 bits wrap around
+    using Pairs = typename VectorOf<int32_t, Bytes>::Type;
     static constexpr int64_t block = Bytes / 2;
 
     // Integers of two taps side by side, of the lower and of the upper four channels of each eight.
@@ -122,16 +123,16 @@ struct BytePoints {
             typename C::Sums low{}, high{};
             for (int64_t tap = 0; tap < taps; tap += 2, weights += 2 * C::block) {
                 typename C::Words a, b, x, y, of_low, of_high;
-                typename C::Sums pairs;
+                typename C::Pairs pairs;
                 C::load(a, at(tap) + c, g.channels);
                 C::load(b, at(tap + 1) + c, g.channels);
                 C::together(x, y, a, b);
                 std::memcpy(&of_low, weights, Bytes);
                 std::memcpy(&of_high, weights + C::block, Bytes);
                 pairs_of(pairs, x, of_low);
-                low += pairs;
+                low += typename C::Sums(pairs);
                 pairs_of(pairs, y, of_high);
-                high += pairs;
+                high += typename C::Sums(pairs);
             }
             if (g.channels >= C::block) {
                 C::write(sums + c, low, high);

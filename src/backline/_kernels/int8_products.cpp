@@ -35,7 +35,8 @@ constexpr int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1)
 
 template <int Bytes>
 struct ByteVectors {
-    typedef int32_t Sums __attribute__((vector_size(Bytes)));
+    typedef uint32_t Sums __attribute__((vector_size(Bytes)));  // sums beyond 32 bits wrap around
+    typedef int32_t Pairs __attribute__((vector_size(Bytes)));
     typedef int16_t Words __attribute__((vector_size(Bytes)));
     typedef uint16_t Plain __attribute__((vector_size(Bytes)));
     static constexpr int count = Bytes / 4, vectors = int(kOuts) / count;
@@ -61,15 +62,15 @@ struct SevenBits {
         for (int n = 0; n < N; ++n) std::memcpy(&factors[n], weights + n * Bytes, Bytes);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-            const typename B::Sums x = typename B::Sums{} + load<int32_t>(from + r * length);
+            const typename B::Sums x = typename B::Sums{} + load<uint32_t>(from + r * length);
 #pragma GCC unroll 4
             for (int n = 0; n < N; ++n) {
                 const typename B::Sums factor = factors[n];
                 typename B::Words words;
-                typename B::Sums pairs;
+                typename B::Pairs pairs;
                 asm("vpmaddubsw %2, %1, %0" : "=v"(words) : "v"(x), "v"(factor));
                 pairs_of(pairs, words, ones);
-                sums[r][n] += pairs;
+                sums[r][n] += typename B::Sums(pairs);
             }
         }
 #endif
@@ -103,15 +104,15 @@ struct SixteenBits {
   private:
     template <class B>
     static BACKLINE_INLINE void add_half(typename B::Sums (&sums)[B::vectors], const uint8_t *from, const typename B::Words (&half)[B::vectors]) {
-        const typename B::Sums all = typename B::Sums{} + load<int32_t>(from);
+        const typename B::Sums all = typename B::Sums{} + load<uint32_t>(from);
         typename B::Words x;
         std::memcpy(&x, &all, sizeof x);
 #pragma GCC unroll 4
         for (int n = 0; n < B::vectors; ++n) {
             const typename B::Words factor = half[n];
-            typename B::Sums pairs;
+            typename B::Pairs pairs;
             pairs_of(pairs, x, factor);
-            sums[n] += pairs;
+            sums[n] += typename B::Sums(pairs);
         }
     }
 };
