@@ -79,8 +79,6 @@ def expected_here(
         gains = _Gains(ranking_files.table(processors, op))
         twins = gains.twins(times, rows) if dtype == "f16" else {}
         table = gains.moderated(table, rows, twins)
-    elif op.startswith("fft.") and not any(BY_CHIRPS in key for key in table.columns):  # measured by a version without them
-        table = table.completed(_by_chirps(table.columns, rows))
     more = BATCHES * (processors.wide - here.wide) * (rows.kinds == "batch")
     if dtype == "bf16" and here.instructions == "amx" != processors.instructions:
         more = more - TILES
