@@ -73,7 +73,7 @@ def test_every_window(rng: np.random.Generator, level: int, op: str, dtype: str,
         what = f"{x.shape} {x.strides} {kernel} {stride} {padding} {words}"
         assert found.dtype == wanted.dtype and found.shape == wanted.shape, what
         shown = np.moveaxis(found, last, -1) if last is not None else found
-        # Images of one pixel lie both ways.
+        # The input may lie both ways: channels last is the usual order as well where there is one pixel, or one channel.
         assert shown.flags.c_contiguous or (x.flags.c_contiguous and found.flags.c_contiguous), what
         if op == "max":
             np.testing.assert_array_equal(found, wanted, what)

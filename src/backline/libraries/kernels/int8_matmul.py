@@ -48,7 +48,7 @@ def _refusal(p: ScaledProblem) -> str:
 
 
 class _Layout(NamedTuple):
-    """Returns whether a matrix is row-major, else column-major, and the bytes from one row, or column, to the next."""
+    """Layout of a matrix: whether it is row-major, else column-major, and the bytes from one row, or column, to the next."""
 
     row_major: bool
     step: int
