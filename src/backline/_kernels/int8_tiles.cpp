@@ -5,16 +5,9 @@
 // rows begin `stride` points after each other, and no columns are spread out. Sums of integers are exact, in whatever order.
 #include "kernels.hpp"
 #include "requantize.hpp"
-#include "targets.hpp"
+#include "tiles.hpp"
 
 #include <algorithm>
-#if defined(__x86_64__) && defined(__linux__) && defined(__has_include)
-#if __has_include(<amxint8intrin.h>)
-#define BACKLINE_TILES
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-#endif
 
 namespace backline {
 namespace {
@@ -32,54 +25,15 @@ struct TileImages {
 
 #if defined(BACKLINE_TILES)
 
-constexpr int64_t kRows = 16, kBytes = 64;    // of a tile
-constexpr int64_t kTile = kRows * kBytes;     // bytes of a tile of weights
-constexpr int kPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM and what is asked for, of Linux
-
-struct alignas(64) TileSizes {
-    uint8_t palette = 1, start = 0, reserved[14] = {};
-    uint16_t bytes[16] = {kBytes, kBytes, kBytes, kBytes, kBytes, kBytes, kBytes, kBytes};
-    uint8_t rows[16] = {kRows, kRows, kRows, kRows, kRows, kRows, kRows, kRows};
-};
-
-// The compiler's own functions do not say that they read and write memory.
-#define LOAD(tile, from, step) \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"(int64_t(step)) : "memory")
-#define STORE(tile, to, step) \
-    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"(int64_t(step)) : "memory")
-#define CLEAR(tile) __asm__ volatile("tilezero %%tmm" #tile ::: "memory")
-#define ADD_UNSIGNED(sums, points, weights) __asm__ volatile("tdpbusd %%tmm" #weights ", %%tmm" #points ", %%tmm" #sums ::: "memory")
-#define ADD_SIGNED(sums, points, weights) __asm__ volatile("tdpbssd %%tmm" #weights ", %%tmm" #points ", %%tmm" #sums ::: "memory")
-#define ADD(sums, points, weights)                               \
-    do {                                                         \
-        if (Signed) ADD_SIGNED(sums, points, weights);           \
-        else ADD_UNSIGNED(sums, points, weights);                \
-    } while (false)
-
 // Two tiles of 16 points each, times two tiles of 16 outputs each: `pitch` bytes from one line of the image to the next, `step` bytes
 // from one point to the next, `row` bytes of sums that one point has.
-template <bool Signed>
+template <TileNumbers Points>
 BACKLINE_INLINE void tile_sums(const uint8_t *first, const uint8_t *second, int64_t step, int64_t lines, int64_t pitch,
                                int64_t pieces, const int8_t *one, const int8_t *other, char *sums, char *more, int64_t beside, int64_t row) {
-    CLEAR(0);
-    CLEAR(1);
-    CLEAR(2);
-    CLEAR(3);
-    for (int64_t y = 0; y < lines; ++y, first += pitch, second += pitch)
-        for (int64_t k = 0; k < pieces; ++k, one += kTile, other += kTile) {
-            LOAD(4, first + k * kBytes, step);
-            LOAD(6, one, kBytes);
-            LOAD(7, other, kBytes);
-            ADD(0, 4, 6);
-            ADD(1, 4, 7);
-            LOAD(5, second + k * kBytes, step);
-            ADD(2, 5, 6);
-            ADD(3, 5, 7);
-        }
-    STORE(0, sums, row);
-    STORE(1, sums + beside, row);
-    STORE(2, more, row);
-    STORE(3, more + beside, row);
+    clear_sums();
+    for (int64_t y = 0; y < lines; ++y, first += pitch, second += pitch, one += pieces * kTileBytes, other += pieces * kTileBytes)
+        add_pieces<Points>(pieces, first, second, step, kTileWidth, one, other);
+    store_sums(sums, more, beside, row);
 }
 
 // Lines of an image from `top` on, with the zero point around them.
@@ -100,20 +54,19 @@ void copy_lines(const TileImages &g, const uint8_t *image, uint8_t zero, int64_t
 // Rows of one image's result, `first` and those after it. `weights` are tiles: of 16 outputs after the other, of each the rows of the
 // window, of each the pieces of 64 bytes of its run, with zeros at the end; in a tile four bytes of each output stand together.
 // `lines` and `sums`, of 32 points, are workspace; what lies behind the last line is multiplied by zero, or is no point of the result.
-template <bool Signed>
+template <TileNumbers Points>
 void convolve(const TileImages &g, const Layer &layer, const Numbers &numbers, const uint8_t *image, const int8_t *weights,
               uint8_t zero, uint8_t *lines, char *sums, uint8_t *to, int64_t first, int64_t rows) {
     const int64_t wide = (g.points - 1) * g.stride_x + g.window_width, pitch = wide * g.channels;
-    const int64_t pieces = (g.window_width * g.channels + kBytes - 1) / kBytes, step = g.stride_x * g.channels;
-    const int64_t across = (g.points + kRows - 1) / kRows, tiles = across * rows, own = g.window_rows * pieces * kTile;
-    const int64_t row = g.outs * int64_t(sizeof(int32_t)), blocks = g.outs / kRows;
+    const int64_t pieces = (g.window_width * g.channels + kTileWidth - 1) / kTileWidth, step = g.stride_x * g.channels;
+    const int64_t across = (g.points + kTileRows - 1) / kTileRows, tiles = across * rows, own = g.window_rows * pieces * kTileBytes;
+    const int64_t row = g.outs * int64_t(sizeof(int32_t)), blocks = g.outs / kTileRows;
     copy_lines(g, image, zero, first * g.stride_y - g.before_y, (rows - 1) * g.stride_y + g.window_rows, wide, lines);
-    const TileSizes sizes;
-    __asm__ volatile("ldtilecfg %0" ::"m"(sizes) : "memory");
-    auto start_of = [&](int64_t tile) { return lines + tile / across * g.stride_y * pitch + tile % across * kRows * step; };
-    auto point_of = [&](int64_t tile) { return tile / across * g.points + tile % across * kRows; };
-    auto count_of = [&](int64_t tile) { return std::min(kRows, g.points - tile % across * kRows); };
-    char *const more = sums + kRows * row;
+    const Tiles tiles_of_thread;
+    auto start_of = [&](int64_t tile) { return lines + tile / across * g.stride_y * pitch + tile % across * kTileRows * step; };
+    auto point_of = [&](int64_t tile) { return tile / across * g.points + tile % across * kTileRows; };
+    auto count_of = [&](int64_t tile) { return std::min(kTileRows, g.points - tile % across * kTileRows); };
+    char *const more = sums + kTileRows * row;
     auto finish = [&](int64_t tile, const char *from, int64_t count) {
         quantized_finish(&layer, &numbers, reinterpret_cast<const int32_t *>(from), nullptr, to + point_of(tile) * g.outs, count);
     };
@@ -121,40 +74,28 @@ void convolve(const TileImages &g, const Layer &layer, const Numbers &numbers, c
         const int64_t next = std::min(tile + 1, tiles - 1);  // the last one may be computed twice
         for (int64_t n = 0; n < blocks; n += 2) {
             const int64_t m = n + 1 < blocks ? 1 : 0;
-            tile_sums<Signed>(start_of(tile), start_of(next), step, g.window_rows, pitch, pieces, weights + n * own,
-                              weights + (n + m) * own, sums + n * kBytes, more + n * kBytes, m * kBytes, row);
+            tile_sums<Points>(start_of(tile), start_of(next), step, g.window_rows, pitch, pieces, weights + n * own,
+                              weights + (n + m) * own, sums + n * kTileWidth, more + n * kTileWidth, m * kTileWidth, row);
         }
         const int64_t count = count_of(tile), others = next > tile ? count_of(next) : 0;
-        if (count == kRows) {  // the points of both follow each other
+        if (count == kTileRows) {  // the points of both follow each other
             finish(tile, sums, count + others);
         } else {
             finish(tile, sums, count);
             if (others) finish(next, more, others);
         }
     }
-    __asm__ volatile("tilerelease" ::: "memory");
 }
 
 void convolve_item(const TileImages *g, const Layer *layer, const Numbers *numbers, const uint8_t *image, const int8_t *weights,
                    const int32_t *zero, uint8_t *lines, char *sums, uint8_t *to, int64_t first, int64_t rows) {
-    auto run = g->is_signed ? convolve<true> : convolve<false>;
+    auto run = g->is_signed ? convolve<TileNumbers::int8> : convolve<TileNumbers::uint8>;
     run(*g, *layer, *numbers, image, weights, uint8_t(*zero), lines, sums, to, first, rows);
 }
 
 #endif
 
-// Whether the processor multiplies tiles of int8, and Linux grants their registers, for which a process has to ask once.
-bool tiles_permitted() {
-#if defined(BACKLINE_TILES)
-    unsigned a = 7, b, c = 0, d;
-    const bool avx512 = best_level() == 2;
-    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    const bool there = (d >> 24 & 1) && (d >> 25 & 1);  // AMX-TILE, AMX-INT8
-    return avx512 && there && syscall(SYS_arch_prctl, kPermission, kTileData) == 0;
-#else
-    return false;
-#endif
-}
+bool tiles_permitted() { return tiles_granted(kTilesOfInt8); }
 
 PyMethodDef methods[] = {
     function<tiles_permitted>("tiles_permitted", "Whether this process may multiply tiles of int8 by AMX; asks the system for it."),
