@@ -29,6 +29,9 @@ def blend(to: Any, source: Any, keep: float, share: float, /) -> bool:
 def tiles_permitted() -> bool:
     """Tell whether this process may multiply tiles of int8 by AMX; asks the system for it."""
 
+def bfloat16_tiles_permitted() -> bool:
+    """Tell whether this process may multiply tiles of bfloat16 by AMX; asks the system for it."""
+
 def value_range(x: Any, level: int, /) -> tuple[float, float]:
     """The least and the greatest of 0 and the elements of a float32 array; NaN if one is."""
 

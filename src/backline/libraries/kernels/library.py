@@ -6,6 +6,7 @@ algorithm is that library's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ... import _kernels
@@ -20,7 +21,8 @@ from ...problems.neural_problem import NeuralProblem
 from ...problems.norm_problem import NormProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.scaled_problem import ScaledProblem
-from ..base import Algorithm, Handler, Library
+from ..base import Algorithm, Handler, Library, Refusal
+from .bfloat16_tiles import TILES, prepare_tiles, tile_algorithms
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
 from .element_loops import element_algorithms, prepare_elements
@@ -35,6 +37,15 @@ from .vector_level import vector_levels
 __all__ = ["Kernels"]
 
 
+def _product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    yield from few_rows_algorithms(p, threads)
+    yield from tile_algorithms(p, threads)
+
+
+def _prepare_product(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> Any:
+    return (prepare_tiles if algorithm.name == TILES else prepare_few_rows)(p, algorithm)
+
+
 def _prepare_lanes(p: LinalgProblem, algorithm: Algorithm) -> Any:
     return (prepare_spectra if p.op in SPECTRA else prepare_systems)(p, algorithm)
 
@@ -43,8 +54,8 @@ class Kernels(Library):
     """A part of Backline, and always there."""
 
     handlers: ClassVar = {
-        MatmulProblem: Handler.plain(few_rows_algorithms, prepare_few_rows),
-        LinearProblem: Handler.plain(few_rows_algorithms, prepare_few_rows),
+        MatmulProblem: Handler.plain(_product_algorithms, _prepare_product),
+        LinearProblem: Handler.plain(_product_algorithms, _prepare_product),
         ConvProblem: Handler.plain(depthwise_algorithms, prepare_depthwise),
         NeuralProblem: Handler.plain(compiled_algorithms, prepare_compiled),
         NormProblem: Handler.plain(norm_algorithms, prepare_norm),
