@@ -12,6 +12,7 @@ import backline
 from backline import _core, _kernels, backends, quantized
 from backline.backends import quantized as backend
 from backline.engine import first_sights, plan_caches, ranking
+from backline.libraries.kernels import matrix_tiles
 from backline.libraries.kernels.vector_level import vector_level
 from backline.libraries.onednn import int8_tiles
 from backline.libraries.onednn import onednn_int8 as driven
@@ -35,7 +36,7 @@ def engine() -> Any:
     if library.engine_reason("onednn"):
         pytest.skip(library.engine_reason("onednn"))
     found = library.traits.engine
-    if not (found.amx and int8_tiles._permitted() and vector_level() == 2):
+    if not (found.amx and matrix_tiles.permitted(1) and vector_level() == 2):
         pytest.skip("the processor has, or Backline may use, no tiles of int8")
     return found
 
@@ -152,7 +153,7 @@ class Processor:
 
 
 def test_which_convolutions_are_computed_by_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_tiles, "_permitted", lambda: True)
+    monkeypatch.setattr(int8_tiles, "permitted", lambda size: True)
     monkeypatch.setattr(int8_tiles, "vector_level", lambda: 2)
     here: Any = Processor(True)
     assert int8_tiles.in_tiles(here, problem((32, 12, 3, 3)))

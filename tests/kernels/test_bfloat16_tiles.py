@@ -13,6 +13,7 @@ from backline import libraries
 from backline.libraries import capability
 from backline.libraries.base import Refusal
 from backline.libraries.kernels import bfloat16_tiles as tiles
+from backline.libraries.kernels import matrix_tiles
 from backline.nn import functional as F
 from support import LAYOUTS, assert_close, clean, dtype_of, problem_of, random_array, rng, run_each, seed
 
@@ -29,7 +30,7 @@ SIZES = ((9, 1, 9), (16, 32, 32), (31, 31, 33), (32, 64, 64), (33, 65, 31), (100
 
 @pytest.fixture
 def amx() -> None:
-    if tiles.vector_level() < 2 or not tiles._permitted():
+    if not tiles.has_tiles(tiles.SIZE):
         pytest.skip("the processor has no AMX for bfloat16, or its use is not permitted")
 
 
@@ -207,8 +208,7 @@ def test_a_user_gets_it(rng: np.random.Generator) -> None:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor with AMX."""
-    monkeypatch.setattr(tiles, "_permitted", lambda: True)
-    monkeypatch.setattr(tiles, "vector_level", lambda: 2)
+    monkeypatch.setattr(tiles, "has_tiles", lambda size: True)
 
 
 def listed(op: str, *args: Any, **kwargs: Any) -> list[Any]:
@@ -243,19 +243,19 @@ def test_what_is_refused() -> None:
 
 
 def test_a_processor_without_tiles_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "_permitted", lambda: False)
+    monkeypatch.setattr(tiles, "has_tiles", lambda size: False)
     (refused,) = listed("matmul", np.ones((40, 40), BF16), np.ones((40, 40), BF16))
     assert isinstance(refused, Refusal) and "no AMX" in refused.reason
 
 
 def test_blocks_are_all_of_the_result(rng: np.random.Generator) -> None:
-    for m, k, n in (*SIZES, *map(tuple, rng.integers(9, 6000, (100, 3)))):
-        p: Any = problem_of("matmul", *(np.broadcast_to(np.zeros((), BF16), shape) for shape in ((m, k), (k, n))))
-        for threads in (1, 2, 16):
-            for size, parts in zip((m, n), tiles._blocks(p, threads), strict=True):
+    most, least_rows, least_columns = matrix_tiles.MOST_BYTES, matrix_tiles.LEAST_ROWS, matrix_tiles.LEAST_COLUMNS
+    for m, k, n in (*SIZES, *rng.integers((9, 1, 9), 6000, (100, 3)).tolist()):
+        for threads, size in itertools.product((1, 2, 16), (1, 2)):
+            rows, columns = matrix_tiles.blocks(m, n, k, 1, size, threads)
+            for total, parts in ((m, rows), (n, columns)):
                 ends = [first + count for first, count in parts]
-                assert [first for first, _ in parts] == [0, *ends[:-1]] and ends[-1] == size
-                assert all(first % tiles.PANEL == 0 and count > 0 for first, count in parts)
-            rows, columns = tiles._blocks(p, threads)
-            assert max(count for _, count in columns) <= max(tiles.MOST_COLUMNS, tiles.PANEL)
-            assert threads == 1 or len(rows) * len(columns) >= min(threads, (m // 256) * (n // 64))
+                assert [first for first, _ in parts] == [0, *ends[:-1]] and ends[-1] == total
+                assert all(first % matrix_tiles.PANEL == 0 and count > 0 for first, count in parts)
+            assert max(count for _, count in columns) <= max(most // size, matrix_tiles.PANEL)
+            assert threads == 1 or len(rows) * len(columns) >= min(threads, (m // least_rows) * (n // least_columns))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("clean")
 assert clean and rng and seed  # fixtures: imported to be found by pytest
 
 GUARD = 64
-SIZES = [(1, 1, 1), (1, 300, 1), (3, 5, 4), (7, 64, 16), (2, 1030, 70), (65, 33, 17), (130, 7, 200), (1, 129, 333), (200, 96, 1)]
+SIZES = [(1, 1, 1), (1, 300, 1), (3, 5, 4), (7, 64, 16), (2, 1030, 70), (65, 33, 17), (130, 7, 200), (1, 129, 333), (200, 96, 1), (600, 130, 700)]
 ORDERS = {
     "rows": np.ascontiguousarray,
     "columns": np.asfortranarray,
@@ -45,6 +45,7 @@ def wanted(a: Array, b: Array) -> Array:
 @pytest.mark.parametrize("order", ORDERS)
 def test_sums_are_exact_in_every_layout(rng: np.random.Generator, sizes: tuple[int, int, int], order: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(int8_products, "THREAD_FLOPS", 0)
+    monkeypatch.setattr(int8_matmul, "THREADED", 0)
     m, k, n = sizes
     for other in ORDERS:
         a, b = ORDERS[order](whole(rng, m, k)), ORDERS[other](whole(rng, k, n))
@@ -67,6 +68,20 @@ def test_it_writes_into_rows_with_gaps_between_them(rng: np.random.Generator, th
                 np.testing.assert_array_equal(out, wanted(a, b))
                 out[:] = 7
                 assert (memory == 7).all(), "nothing else was written"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_tiles_come_first_where_the_processor_has_them(monkeypatch: Any, there: bool) -> None:
+    monkeypatch.setattr(int8_matmul, "has_tiles", lambda size: there)
+    a = np.ones((300, 300), np.int8)
+    listed = list(int8_matmul.scaled_algorithms(operations["quantized.int_mm"].build(a, a), 2))
+    tiles = [x for x in listed if x.name == int8_matmul.TILES]
+    assert listed[: len(tiles)] == tiles
+    if there:
+        assert [x.threads for x in tiles if not isinstance(x, Refusal)] == [2, 1]
+    else:
+        (refused,) = tiles
+        assert isinstance(refused, Refusal) and "no AMX for int8" in refused.reason
 
 
 def test_what_has_no_neighbours_is_left_to_the_reference(rng: np.random.Generator) -> None:

@@ -25,7 +25,6 @@ int add_kernels(PyObject *addresses, std::initializer_list<Kernel> kernels);
 
 // Each adds the kernels of one source file to the addresses, and its functions, if it has any, to the module.
 int add_attention(PyObject *module, PyObject *addresses);
-int add_bfloat16_tiles(PyObject *module, PyObject *addresses);
 int add_byte_pooling(PyObject *module, PyObject *addresses);
 int add_depthwise(PyObject *module, PyObject *addresses);
 int add_depthwise_bytes(PyObject *module, PyObject *addresses);
@@ -38,6 +37,7 @@ int add_im2col(PyObject *module, PyObject *addresses);
 int add_int8_products(PyObject *module, PyObject *addresses);
 int add_int8_tiles(PyObject *module, PyObject *addresses);
 int add_matrix_results(PyObject *module, PyObject *addresses);
+int add_matrix_tiles(PyObject *module, PyObject *addresses);
 int add_normalize(PyObject *module, PyObject *addresses);
 int add_norms(PyObject *module, PyObject *addresses);
 int add_pointwise(PyObject *module, PyObject *addresses);

@@ -1,4 +1,7 @@
-"""Products of two int8 matrices with sums of int32, by the loop of int8_products.cpp. The second one is packed in each call."""
+"""Products of two int8 matrices with sums of int32, for which the second one is packed in each call.
+
+They are made by AMX tiles where the processor has them, and by the loop of int8_products.cpp.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...problems.scaled_problem import ScaledProblem
 from ..base import Algorithm, Refusal
+from .bfloat16_tiles import TILES
 from .conv_steps import cut, same, uniform
 from .int8_products import LINE, OUTS, PRODUCT, TERMS, call_product, loop_algorithms, rows_together, up_to
 from .int8_results import SMALL_FLOPS
 from .int8_steps import LEAST_ITEMS, LEAST_POINTS
+from .matrix_tiles import INT8, NO_TILES, THREADED, Matrices, TileProduct, has_tiles
 
 __all__ = ["prepare_scaled", "scaled_algorithms"]
 
@@ -28,8 +33,21 @@ def scaled_algorithms(p: ScaledProblem, threads: int) -> Iterator[Algorithm | Re
     reason = _refusal(p)
     if reason:
         yield Refusal("kernels", PRODUCT, reason)
+        return
+    if has_tiles(INT8):
+        yield from _tile_algorithms(p, threads)
     else:
-        yield from loop_algorithms(p.flops, threads, "exact sums of bytes; the second matrix packed by each call")
+        yield Refusal("kernels", TILES, NO_TILES.format("int8"))
+    yield from loop_algorithms(p.flops, threads, "exact sums of bytes; the second matrix packed by each call")
+
+
+def _tile_algorithms(p: ScaledProblem, threads: int) -> Iterator[Algorithm]:
+    """Yields the product by tiles on all threads and on one."""
+    for count in (threads, 1) if threads > 1 and p.flops >= THREADED else (1,):
+        yield Algorithm(
+            library="kernels", name=TILES, threads=count, scaled=count > 1, level="threads", basis="construction",
+            pool=thread_team.name() if count > 1 else "", note="exact sums of 32 rows and columns by AMX",
+        )  # fmt: skip
 
 
 def _refusal(p: ScaledProblem) -> str:
@@ -69,6 +87,10 @@ def prepare_scaled(p: ScaledProblem, algorithm: Algorithm) -> Any:
     b, threads, size = Builder(p), algorithm.threads, INT32.itemsize
     given = _layout(p, "out") if p.get("out") is not None else None
     result, step = (b.argument("out"), given.step // size) if given else (b.result(INT32, p.result), p.n)
+    if algorithm.name == TILES:
+        operands = _matrices(b, p, "a"), _matrices(b, p, "b")
+        count = TileProduct(b, INT8, p.m, p.n, p.k, 1, threads).write(*operands, Matrices(result, 0, size * step, size))
+        return b.plan(result, count=count, threads=threads, release_gil=p.flops >= SMALL_FLOPS)
     packed = _packed(b, p, threads)
     rows, row = _rows(b, p, threads)
     if threads > 1 and p.m < LEAST_POINTS:  # few rows are divided among the threads by columns
@@ -86,6 +108,13 @@ def prepare_scaled(p: ScaledProblem, algorithm: Algorithm) -> Any:
     if threads > 1:
         thread_team.items_run()
     return b.plan(result, count=len(items), threads=threads, release_gil=p.flops >= SMALL_FLOPS)
+
+
+def _matrices(b: Builder, p: ScaledProblem, role: str) -> Matrices:
+    """Returns an operand as it lies."""
+    layout = _layout(p, role)
+    assert layout is not None
+    return Matrices(b.argument(role), 0, *((layout.step, 1) if layout.row_major else (1, layout.step)))
 
 
 def _columns(n: int, multiple: int) -> list[tuple[int, int]]:

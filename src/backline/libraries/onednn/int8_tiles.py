@@ -7,7 +7,6 @@ nothing to compile for a shape. The sums are exact, as those of primitives are.
 from __future__ import annotations
 
 import struct
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ...native import thread_team
 from ...native.plan_builder import Pointer
 from ...problems.quantized_problem import QuantizedProblem
 from ..kernels.conv_steps import cut, same, uniform
+from ..kernels.matrix_tiles import INT8, permitted
 from ..kernels.vector_level import vector_level
 from .primitives import Engine
 
@@ -36,14 +36,10 @@ RUN = BYTES // 2
 Array = np.ndarray[Any, Any]
 
 
-@cache
-def _permitted() -> bool:
-    return "conv_tiles" in _kernels.addresses and bool(_kernels.tiles_permitted())
-
-
 def packs_tiles(engine: Engine, p: QuantizedProblem) -> bool:
     """Tells whether the weights of a convolution are packed in tiles as well."""
-    return p.op == "quantized.conv2d" and p.groups == 1 and p.outs % ROWS == 0 and p.outs >= OUTS and engine.amx and _permitted()
+    suits = p.op == "quantized.conv2d" and p.groups == 1 and p.outs % ROWS == 0 and p.outs >= OUTS
+    return suits and engine.amx and permitted(INT8)
 
 
 def in_tiles(engine: Engine, p: QuantizedProblem) -> bool:
