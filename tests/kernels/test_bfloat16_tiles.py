@@ -14,6 +14,7 @@ from backline.libraries import capability
 from backline.libraries.base import Refusal
 from backline.libraries.kernels import bfloat16_tiles as tiles
 from backline.libraries.kernels import matrix_tiles
+from backline.libraries.onednn import library as onednn_library
 from backline.nn import functional as F
 from support import LAYOUTS, assert_close, clean, dtype_of, problem_of, random_array, rng, run_each, seed
 
@@ -246,6 +247,16 @@ def test_a_processor_without_tiles_refuses(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tiles, "has_tiles", lambda size: False)
     (refused,) = listed("matmul", np.ones((40, 40), BF16), np.ones((40, 40), BF16))
     assert isinstance(refused, Refusal) and "no AMX" in refused.reason
+
+
+def test_kernels_of_onednn_wait_where_there_are_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where shapes keep changing: it compiles them for a shape, and tiles need nothing of the kind."""
+    product: Any = problem_of("matmul", np.ones((40, 40), BF16), np.ones((40, 40), BF16))
+    wide_product: Any = problem_of("matmul", np.ones((40, 40), np.float32), np.ones((40, 40), np.float32))
+    for there in (True, False):
+        monkeypatch.setattr(onednn_library, "has_tiles", lambda size, there=there: there)
+        assert onednn_library.PRODUCTS.waits(product) is there
+        assert not onednn_library.PRODUCTS.waits(wide_product)
 
 
 def test_blocks_are_all_of_the_result(rng: np.random.Generator) -> None:

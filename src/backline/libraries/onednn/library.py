@@ -23,6 +23,7 @@ from ...problems.rnn_problem import RnnProblem
 from ...switches.starting_values import starting_mkldnn
 from .. import capability
 from ..base import Algorithm, FileLibrary, Handler, Planner, Refusal
+from ..kernels.matrix_tiles import BFLOAT16, has_tiles
 from ..probing.probe_cache import prove_by_class
 from . import abi
 from .int8_sums import Packing, packing, quantized_refusal
@@ -30,7 +31,7 @@ from .onednn_conv import conv_algorithms, prepare_conv
 from .onednn_int8 import prepare_quantized, quantized_algorithms, soon_prepared
 from .onednn_layers import neural_algorithms, prepare_neural
 from .onednn_layers_grad import GRADIENTS, gradient_algorithms, prepare_gradient
-from .onednn_products import prepare_product, product_algorithms
+from .onednn_products import BF16, prepare_product, product_algorithms
 from .onednn_rnn import prepare_rnn, rnn_algorithms
 from .primitives import Engine
 
@@ -71,13 +72,18 @@ def _prepare_layer(engine: Engine, problem: NeuralProblem, algorithm: Algorithm)
     return (prepare_gradient if problem.op in GRADIENTS else prepare_neural)(engine, problem, algorithm)
 
 
-# Packed weights are brought into an order of the kernel's own, for each shape.
+def _waits(p: MatmulProblem | LinearProblem) -> bool:
+    # Packed weights are brought into an order of the kernel's own, for each shape. A kernel of AMX takes 7 ms to compile, and the
+    # loop of tiles, which is about as fast, nothing (Intel Xeon, 2026-11).
+    return p.packed or (p.dtype == BF16 and has_tiles(BFLOAT16))
+
+
 PRODUCTS = Handler(
     product_algorithms,
     prepare_product,
     one_shape=CONV_COMPILED_AFTER,
     one_shape_flops=CONV_COMPILED_FLOPS,
-    one_shape_if=lambda p: p.packed,
+    one_shape_if=_waits,
 )
 
 
