@@ -13,8 +13,8 @@ from backline import backends
 from backline.backends import cuda
 from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import attention_constraints as kernels
-from backline.libraries.blas import blas_attention
 from backline.libraries.capability import reachables
+from backline.libraries.kernels import attention_items
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from backline.nn.functional import scaled_dot_product_attention as attend
 from backline.nn.grad import scaled_dot_product_attention_backward as gradients
@@ -318,7 +318,7 @@ def test_every_level_of_vector_instructions(library: str, rng: np.random.Generat
         q, k, v = operands(rng, dtype, (1, 2, 50, 24), (1, 2, 700, 24))
         for word in reachables():
             with backline.switches.scope({"cpu.capability": word}):
-                assert blas_attention.vector_level() == {"avx2": 1, "avx512": 2}.get(word, 0)
+                assert attention_items.vector_level() == {"avx2": 1, "avx512": 2}.get(word, 0)
                 check(library, q, k, v, attn_mask=mask)
                 check(library, q, k, v, is_causal=True)
 

@@ -1,4 +1,4 @@
-#include "attention.hpp"
+#include "attention_tiles.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,15 @@ namespace {
 struct Layout {
     int64_t scores, out, before, query, key, value, most, sum, part, change, mask, end;
     int64_t ld;  // of the scores, in elements: not a power of two, whose rows would fall on the same lines of the cache
+    int64_t ldo;  // of the result
+    AttentionTiles tiles;
 };
+
+#if defined(BACKLINE_TILES)
+constexpr bool by_tiles(const Attention &p) { return !p.gemm; }
+#else
+constexpr bool by_tiles(const Attention &) { return false; }
+#endif
 
 Layout layout(const Attention &p) {
     Layout w{};
@@ -26,18 +34,28 @@ Layout layout(const Attention &p) {
         w.end += (elements * size + 63) / 64 * 64;
         return at;
     };
-    w.ld = p.tile + kPadding / size;
-    w.scores = take(p.rows * w.ld);
-    w.out = take(p.rows * p.out_dim);
-    w.before = take(p.rows * p.out_dim);
-    w.query = take(p.direct_q ? 0 : p.rows * p.dim);
-    w.key = take(p.direct_k ? 0 : p.tile * p.dim);
-    w.value = take(p.direct_v ? 0 : p.tile * p.out_dim);
+    int64_t rows = p.rows, tile = p.tile;
+    w.ldo = p.out_dim;
+#if defined(BACKLINE_TILES)
+    if (by_tiles(p)) rows = whole_panels(rows), tile = whole_panels(tile), w.ldo = whole_panels(w.ldo);
+#endif
+    w.ld = tile + kPadding / size;
+    w.scores = take(rows * w.ld);
+    w.out = take(rows * w.ldo);
+    w.before = take(rows * w.ldo);
+    if (!by_tiles(p)) {
+        w.query = take(p.direct_q ? 0 : p.rows * p.dim);
+        w.key = take(p.direct_k ? 0 : p.tile * p.dim);
+        w.value = take(p.direct_v ? 0 : p.tile * p.out_dim);
+    }
     w.most = take(p.rows);
     w.sum = take(p.rows);
     w.part = take(p.rows);
     w.change = take(p.rows);
     w.mask = take(p.tile);
+#if defined(BACKLINE_TILES)
+    if (by_tiles(p)) take_tiles(p, w.tiles, [&](int64_t bytes) { return take((bytes + size - 1) / size); });
+#endif
     return w;
 }
 
@@ -63,6 +81,50 @@ Matrix<T> matrix(const Attention &p, bool direct, const char *from, const int64_
     Copy2D{reading<T>(p.stored), rows, cols, strides[2], strides[3], cols * size, size}.run(from, room);
     return {reinterpret_cast<const T *>(room), cols};
 }
+
+// The two products by a BLAS library.
+template <class T>
+struct BlasProducts {
+    const Attention &p;
+    const Layout &w;
+    char *work;
+    const char *keys, *values;  // of this head
+    int64_t count;              // rows
+    Matrix<T> rows{}, here{};   // here: values of a tile
+
+    BACKLINE_INLINE void take_rows(const char *query) { rows = matrix<T>(p, p.direct_q, query, p.query, count, p.dim, work + w.query); }
+
+    BACKLINE_INLINE void scores(int64_t from, int64_t width, T *to) {
+        const Matrix<T> key = matrix<T>(p, p.direct_k, keys + from * p.key[2], p.key, width, p.dim, work + w.key);
+        if (count == 1)
+            reinterpret_cast<Gemv<T>>(p.gemv)(kRowMajor, kPlain, width, p.dim, T(p.scale), key.data, key.ld, rows.data, 1, T(0), to, 1);
+        else
+            reinterpret_cast<Gemm<T>>(p.gemm)(kRowMajor, kPlain, kTransposed, count, width, p.dim, T(p.scale), rows.data, rows.ld, key.data,
+                                              key.ld, T(0), to, w.ld);
+    }
+
+    BACKLINE_INLINE void take_values(int64_t from, int64_t width) {
+        here = matrix<T>(p, p.direct_v, values + from * p.value[2], p.value, width, p.out_dim, work + w.value);
+    }
+
+    BACKLINE_INLINE void add(const T *weights, int64_t width, bool begun, T *out) { add_keys(weights, 0, width, begun ? T(1) : T(0), out); }
+
+    BACKLINE_INLINE void add_some(const T *weights, int64_t from, int64_t to, T *out) {
+        if (from < to) add_keys(weights, from, to, T(1), out);
+    }
+
+    BACKLINE_INLINE const T *value(int64_t j) const { return here.data + j * here.ld; }
+
+  private:
+    BACKLINE_INLINE void add_keys(const T *weights, int64_t from, int64_t to, T before, T *out) {
+        if (count == 1)
+            reinterpret_cast<Gemv<T>>(p.gemv)(kRowMajor, kTransposed, to - from, p.out_dim, T(1), value(from), here.ld, weights + from, 1,
+                                              before, out, 1);
+        else
+            reinterpret_cast<Gemm<T>>(p.gemm)(kRowMajor, kPlain, kPlain, count, p.out_dim, to - from, T(1), weights + from, w.ld, value(from),
+                                              here.ld, before, out, w.ldo);
+    }
+};
 
 // Whether any key of a tile takes part for any of the rows.
 bool any_taken(const Attention &p, const char *mask, int64_t rows, int64_t width) {
@@ -138,25 +200,17 @@ BACKLINE_INLINE bool all_finite(const T *row, int64_t n) {
 }
 
 // One block of query rows of one head.
-template <class T, int Bytes>
+template <class T, int Bytes, class Products>
 struct Block {
     const Attention &p;
-    Layout w;
+    const Layout &w;
+    Products products;
     const char *mask;  // at the block's first row
     char *work;
     int64_t first, count;
     T *scores, *out, *most, *sum, *part, *change;  // sum: of all weights so far; part: of those of a tile
     T *lse;                                        // of the rows, or nullptr where nobody asks for it
     bool begun = false;
-
-    BACKLINE_INLINE void row_product(const Matrix<T> &query, const Matrix<T> &key, int64_t width) {
-        if (count == 1)
-            reinterpret_cast<Gemv<T>>(p.gemv)(kRowMajor, kPlain, width, p.dim, T(p.scale), key.data, key.ld, query.data, 1, T(0),
-                                              scores, 1);
-        else
-            reinterpret_cast<Gemm<T>>(p.gemm)(kRowMajor, kPlain, kTransposed, count, width, p.dim, T(p.scale), query.data,
-                                              query.ld, key.data, key.ld, T(0), scores, w.ld);
-    }
 
     BACKLINE_INLINE void soften_rows(int64_t from, int64_t width) {
         for (int64_t i = 0; i < count; ++i) {
@@ -173,21 +227,13 @@ struct Block {
         for (int64_t i = 0; i < count; ++i) {
             sum[i] = sum[i] * change[i] + part[i];
             if (!begun || change[i] == T(1)) continue;
-            T *o = out + i * p.out_dim, factor = change[i];
+            T *o = out + i * w.ldo, factor = change[i];
             for (int64_t j = 0; j < p.out_dim; ++j) o[j] *= factor;
         }
     }
 
-    BACKLINE_INLINE void add_values(const Matrix<T> &value, int64_t from, int64_t to) {
-        if (from == to) return;
-        const T *v = value.data + from * value.ld;
-        T before = begun ? T(1) : T(0);
-        if (count == 1)
-            reinterpret_cast<Gemv<T>>(p.gemv)(kRowMajor, kTransposed, to - from, p.out_dim, T(1), v, value.ld, scores + from, 1,
-                                              before, out, 1);
-        else
-            reinterpret_cast<Gemm<T>>(p.gemm)(kRowMajor, kPlain, kPlain, count, p.out_dim, to - from, T(1), scores + from, w.ld,
-                                              v, value.ld, before, out, p.out_dim);
+    BACKLINE_INLINE void add_values(int64_t width) {
+        products.add(scores, width, begun, out);
         begun = true;
     }
 
@@ -200,35 +246,38 @@ struct Block {
 
     // Where a weight of 0 means that the key takes no part, 0 times NaN or infinity must not be added. What is added is looked
     // at, being smaller than the values; only if it is not finite, keys with such values are added for each row by itself.
-    BACKLINE_INLINE void add_values_with_care(const Matrix<T> &value, int64_t from, int64_t width) {
+    BACKLINE_INLINE void add_values_with_care(int64_t from, int64_t width) {
         T *before = reinterpret_cast<T *>(work + w.before);
-        int64_t size = count * p.out_dim;
-        bool had = begun;
+        const int64_t size = count * w.ldo;
+        const bool had = begun;
         if (had) std::copy(out, out + size, before);
-        add_values(value, 0, width);
-        if (all_finite<T>(out, size)) return;
+        add_values(width);
+        bool finite = true;
+        for (int64_t i = 0; finite && i < count; ++i) finite = all_finite<T>(out + i * w.ldo, p.out_dim);
+        if (finite) return;
         if (had) std::copy(before, before + size, out);
         else std::fill(out, out + size, T(0));
         int64_t good = 0;
         for (int64_t j = 0; j < width; ++j) {
-            const T *v = value.data + j * value.ld;
+            const T *v = products.value(j);
             if (all_finite<T>(v, p.out_dim)) continue;
-            add_values(value, good, j);
+            products.add_some(scores, good, j, out);
             good = j + 1;
+            v = products.value(j);
             for (int64_t i = 0; i < count; ++i) {
                 if (!takes_part(i, from + j)) continue;
-                T weight = scores[i * w.ld + j], *o = out + i * p.out_dim;
+                T weight = scores[i * w.ld + j], *o = out + i * w.ldo;
                 for (int64_t d = 0; d < p.out_dim; ++d) o[d] += weight * v[d];
             }
         }
-        add_values(value, good, width);
+        products.add_some(scores, good, width, out);
     }
 
     BACKLINE_INLINE void finish(char *to, int64_t stride) {
         // Of a row that may attend to no key the log of the sum of nothing: minus infinity.
         for (int64_t i = 0; lse && i < count; ++i) lse[i] = sum[i] == T(0) ? kNothing<T> : most[i] + std::log(sum[i]);
         for (int64_t i = 0; i < count; ++i) {
-            T *o = out + i * p.out_dim;
+            T *o = out + i * w.ldo;
             if (!begun || sum[i] == T(0)) {
                 std::fill(o, o + p.out_dim, T(0));
             } else {
@@ -241,7 +290,7 @@ struct Block {
                           : sizeof(T) == 4               ? Element::raw4
                                                          : Element::raw8;
         int64_t size = sizeof(T), item = p.stored == Stored::as_computed ? size : 2;
-        Copy2D{element, count, p.out_dim, p.out_dim * size, size, stride, item}.run(reinterpret_cast<char *>(out), to);
+        Copy2D{element, count, p.out_dim, w.ldo * size, size, stride, item}.run(reinterpret_cast<char *>(out), to);
     }
 };
 
@@ -254,29 +303,47 @@ struct Job {
         // With a causal mask the last blocks are the longest: taken from both ends in turn, halves of the items weigh the same.
         if (p.causal) block = block % 2 ? blocks - 1 - block / 2 : block / 2;
         int64_t first = block * p.rows, count = std::min(p.rows, p.queries - first);
-        Layout w = layout(p);
+        const Layout w = layout(p);
         query += batch * p.query[0] + head * p.query[1] + first * p.query[2];
         key += batch * p.key[0] + head / p.per_key * p.key[1];
         value += batch * p.value[0] + head / p.per_value * p.value[1];
+        out += batch * p.out[0] + head * p.out[1] + first * p.out[2];
         if (p.mask_kind != MaskKind::none) mask += batch * p.mask[0] + head * p.mask[1] + first * p.mask[2];
+        T *log = lse ? reinterpret_cast<T *>(lse) + (batch * p.heads + head) * p.queries + first : nullptr;
+#if defined(BACKLINE_TILES)
+        if constexpr (Bytes == 64 && sizeof(T) == 4)
+            if (by_tiles(p)) {
+                TileProducts products{p, w.tiles, work, key, value, count, w.ld, w.ldo};
+                return attend<T, Bytes>(p, w, products, first, query, mask, out, log, work);
+            }
+#endif
+        BlasProducts<T> products{p, w, work, key, value, count};
+        attend<T, Bytes>(p, w, products, first, query, mask, out, log, work);
+    }
+
+  private:
+    template <class T, int Bytes, class Products>
+    static BACKLINE_INLINE void attend(const Attention &p, const Layout &w, const Products &products, int64_t first, const char *query,
+                                       const char *mask, char *out, T *lse, char *work) {
+        const int64_t count = products.count;
         auto place = [&](int64_t offset) { return reinterpret_cast<T *>(work + offset); };
-        Block<T, Bytes> b{p, w, mask, work, first, count, place(w.scores), place(w.out), place(w.most), place(w.sum), place(w.part),
-                          place(w.change), lse ? reinterpret_cast<T *>(lse) + (batch * p.heads + head) * p.queries + first : nullptr};
+        Block<T, Bytes, Products> b{p, w, products, mask, work, first, count, place(w.scores), place(w.out), place(w.most), place(w.sum),
+                                    place(w.part), place(w.change), lse};
         std::fill(b.most, b.most + count, kNothing<T>);
         std::fill(b.sum, b.sum + count, T(0));
-        Matrix<T> rows = matrix<T>(p, p.direct_q, query, p.query, count, p.dim, work + w.query);
+        b.products.take_rows(query);
         int64_t end = p.causal ? std::min(p.keys, first + count) : p.keys;
         for (int64_t from = 0; from < end; from += p.tile) {
             int64_t width = std::min(p.tile, end - from);
             if (p.mask_kind == MaskKind::taken && !any_taken(p, mask + from * p.mask[3], count, width)) continue;
-            b.row_product(rows, matrix<T>(p, p.direct_k, key + from * p.key[2], p.key, width, p.dim, work + w.key), width);
+            b.products.scores(from, width, b.scores);
             b.soften_rows(from, width);
-            Matrix<T> values = matrix<T>(p, p.direct_v, value + from * p.value[2], p.value, width, p.out_dim, work + w.value);
+            b.products.take_values(from, width);
             bool all = p.mask_kind == MaskKind::none && !(p.causal && from + width > first + 1);
-            if (all) b.add_values(values, 0, width);
-            else b.add_values_with_care(values, from, width);
+            if (all) b.add_values(width);
+            else b.add_values_with_care(from, width);
         }
-        b.finish(out + batch * p.out[0] + head * p.out[1] + first * p.out[2], p.out[2]);
+        b.finish(out, p.out[2]);
     }
 };
 
@@ -301,7 +368,8 @@ int64_t attention_workspace(PyObject *description) {
     if (size != Py_ssize_t(sizeof p))
         throw python_error(PyExc_ValueError, "%zd bytes describe an attention, not %zd", Py_ssize_t(sizeof p), size);
     std::memcpy(&p, data, sizeof p);
-    bool sound = p.gemm && p.gemv && (p.itemsize == 4 || p.itemsize == 8) && p.level >= 0 && p.level <= best_level() &&
+    const bool products = by_tiles(p) ? p.level == 2 && p.itemsize == 4 && p.stored == Stored::bfloat16 : p.gemm && p.gemv;
+    bool sound = products && (p.itemsize == 4 || p.itemsize == 8) && p.level >= 0 && p.level <= best_level() &&
                  p.rows > 0 && p.tile > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0 && p.dim > 0 && p.out_dim > 0 &&
                  p.per_key > 0 && p.per_value > 0;
     if (!sound) throw python_error(PyExc_ValueError, "no attention: a size, a level or an address that cannot be");

@@ -76,6 +76,14 @@ BACKLINE_INLINE void clear_sums() {
     CLEAR(3);
 }
 
+// Reads them, as `store_sums` writes them.
+BACKLINE_INLINE void load_sums(const char *rows, const char *more_rows, int64_t beside, int64_t row) {
+    LOAD(0, rows, row);
+    LOAD(1, rows + beside, row);
+    LOAD(2, more_rows, row);
+    LOAD(3, more_rows + beside, row);
+}
+
 // Adds what `pieces` tiles give: rows lie `step` bytes apart, the next piece of them `along` bytes behind. Tiles of columns are dense.
 template <TileNumbers Numbers>
 BACKLINE_INLINE void add_pieces(int64_t pieces, const void *rows, const void *more_rows, int64_t step, int64_t along, const void *columns,

@@ -23,7 +23,8 @@ from ...problems.multi_head_problem import MultiHeadProblem
 from .. import fixed_order
 from ..attention_constraints import facts_of, refusal
 from ..base import Algorithm, Refusal
-from .blas_attention import described
+from ..kernels.attention_items import FLASH, Shape, described
+from .blas_attention import products_of
 from .cblas import LETTER, PLAIN, ROW, THREAD_FLOPS, TRANSPOSED, BlasTraits
 
 __all__ = ["fused_algorithms", "prepare_fused"]
@@ -195,12 +196,14 @@ class _Fused:
         mask = p.inner.mask
         inner = replace(p.inner, operands=(*operands, *([mask] if mask else [])))
         row = p.embedding * item
-        items, description = described(self.blas, inner, "flash", (rows.batch * row, dim * item, rows.sequence * row))
+        shape = Shape(inner, FLASH)
+        description = described(inner, shape, (rows.batch * row, dim * item, rows.sequence * row), products_of(self.blas, shape))
         work = b.work(_kernels.attention_workspace(description))
         given = b.argument("mask") if mask is not None else 0
         pointers = [pointer for pointer, _, _ in heads]
-        b.call(_kernels.addresses["attention"], [b.constant(description), list(range(items)), *pointers, given, out, 0, work])
-        b.each(items, self.threads)
+        items = list(range(shape.items))
+        b.call(_kernels.addresses["attention"], [b.constant(description), items, *pointers, given, out, 0, work])
+        b.each(shape.items, self.threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ... import _kernels
 from ..._version import __version__
+from ...problems.attention_problem import AttentionProblem
 from ...problems.conv_problem import ConvProblem
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.elements_problem import ElementsProblem
@@ -32,6 +33,7 @@ from .int8_products import Packing, packing, prepare_quantized, quantized_algori
 from .norm_loops import norm_algorithms, prepare_norm
 from .small_spectra import prepare_spectra
 from .small_systems import SPECTRA, prepare_systems, system_algorithms
+from .tile_attention import attention_algorithms, prepare_attention
 from .vector_level import vector_levels
 
 __all__ = ["Kernels"]
@@ -56,6 +58,7 @@ class Kernels(Library):
     handlers: ClassVar = {
         MatmulProblem: Handler.plain(_product_algorithms, _prepare_product),
         LinearProblem: Handler.plain(_product_algorithms, _prepare_product),
+        AttentionProblem: Handler.plain(attention_algorithms, prepare_attention),
         ConvProblem: Handler.plain(depthwise_algorithms, prepare_depthwise),
         NeuralProblem: Handler.plain(compiled_algorithms, prepare_compiled),
         NormProblem: Handler.plain(norm_algorithms, prepare_norm),
