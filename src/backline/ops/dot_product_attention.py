@@ -66,7 +66,8 @@ def _attention(
     -----
     A key that takes no part does not count at all, whatever is in it; a mask of minus infinity says the same as False. A query
     for which no key takes part gives zeros. `backline.nn.attention.sdpa_kernel` says which kernels may run: "flash" holds a tile
-    of the scores for each thread, "math" of a BLAS library those of a block of queries, and NumPy's all of them.
+    of the scores for each thread, "math" of a BLAS library those of a block of queries, and NumPy's all of them. In bfloat16, on
+    processors with AMX, "flash" rounds weights to bfloat16 before the product with the values; sums are float32.
 
     On devices only "math" keeps NaN and infinity out in that way. The fused kernels there, "flash", "efficient" and cuDNN's,
     multiply what is left out by zero: a NaN in such a key or value spreads to rows that it has no part in. On CUDA one seed
