@@ -1,3 +1,4 @@
+#include "attention_rows.hpp"
 #include "attention_tiles.hpp"
 
 #include <algorithm>
@@ -18,13 +19,11 @@ struct Layout {
     int64_t ld;  // of the scores, in elements: not a power of two, whose rows would fall on the same lines of the cache
     int64_t ldo;  // of the result
     AttentionTiles tiles;
+    AttentionRows few;
 };
 
-#if defined(BACKLINE_TILES)
-constexpr bool by_tiles(const Attention &p) { return !p.gemm; }
-#else
-constexpr bool by_tiles(const Attention &) { return false; }
-#endif
+constexpr bool by_rows(const Attention &p) { return !p.gemm && Loops(p.gemv) == Loops::rows; }
+constexpr bool by_tiles(const Attention &p) { return !p.gemm && Loops(p.gemv) == Loops::tiles; }
 
 Layout layout(const Attention &p) {
     Layout w{};
@@ -43,7 +42,7 @@ Layout layout(const Attention &p) {
     w.scores = take(rows * w.ld);
     w.out = take(rows * w.ldo);
     w.before = take(rows * w.ldo);
-    if (!by_tiles(p)) {
+    if (p.gemm) {
         w.query = take(p.direct_q ? 0 : p.rows * p.dim);
         w.key = take(p.direct_k ? 0 : p.tile * p.dim);
         w.value = take(p.direct_v ? 0 : p.tile * p.out_dim);
@@ -53,6 +52,7 @@ Layout layout(const Attention &p) {
     w.part = take(p.rows);
     w.change = take(p.rows);
     w.mask = take(p.tile);
+    if (by_rows(p)) w.few = {take(p.rows * p.dim), take(p.rows * p.tile), take(p.out_dim)};
 #if defined(BACKLINE_TILES)
     if (by_tiles(p)) take_tiles(p, w.tiles, [&](int64_t bytes) { return take((bytes + size - 1) / size); });
 #endif
@@ -317,6 +317,11 @@ struct Job {
                 return attend<T, Bytes>(p, w, products, first, query, mask, out, log, work);
             }
 #endif
+        if constexpr (sizeof(T) == 4)
+            if (by_rows(p)) {
+                RowProducts products{p, w.few, work, key, value, count, w.ld, w.ldo};
+                return attend<T, Bytes>(p, w, products, first, query, mask, out, log, work);
+            }
         BlasProducts<T> products{p, w, work, key, value, count};
         attend<T, Bytes>(p, w, products, first, query, mask, out, log, work);
     }
@@ -368,7 +373,13 @@ int64_t attention_workspace(PyObject *description) {
     if (size != Py_ssize_t(sizeof p))
         throw python_error(PyExc_ValueError, "%zd bytes describe an attention, not %zd", Py_ssize_t(sizeof p), size);
     std::memcpy(&p, data, sizeof p);
-    const bool products = by_tiles(p) ? p.level == 2 && p.itemsize == 4 && p.stored == Stored::bfloat16 : p.gemm && p.gemv;
+#if defined(BACKLINE_TILES)
+    constexpr bool tiles = true;
+#else
+    constexpr bool tiles = false;
+#endif
+    const bool halves = p.itemsize == 4 && (p.stored == Stored::float16 || p.stored == Stored::bfloat16);
+    const bool products = by_tiles(p) ? tiles && p.level == 2 && p.itemsize == 4 && p.stored == Stored::bfloat16 : by_rows(p) ? halves : p.gemm && p.gemv;
     bool sound = products && (p.itemsize == 4 || p.itemsize == 8) && p.level >= 0 && p.level <= best_level() &&
                  p.rows > 0 && p.tile > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0 && p.dim > 0 && p.out_dim > 0 &&
                  p.per_key > 0 && p.per_value > 0;

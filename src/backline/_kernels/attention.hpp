@@ -1,18 +1,19 @@
 // Attention, softmax(scale * Q K^T + mask) V, for one block of query rows of one head at a time, over tiles of keys with a
-// running maximum and sum; one tile may hold all keys. Two products are calls of a BLAS library on one thread, or are computed by AMX; the
-// rest is here.
+// running maximum and sum; one tile may hold all keys. Two products are calls of a BLAS library on one thread, or loops of ours; the rest is
+// here.
 #pragma once
 #include <cstdint>
 
 namespace backline {
 
 enum class Stored : int64_t { as_computed, float16, bfloat16, float32 };
+enum class Loops : int64_t { tiles, rows };  // products of bfloat16 by AMX, or of few rows of 16-bit floats
 enum class MaskKind : int64_t { none, taken, added };  // taken: bytes, not 0 where a key takes part
 
 // One prepared attention, written by libraries/kernels/attention_items.py: eight bytes for each field, in this order. Strides are in
 // bytes: of the batch, the heads, the rows, and along a row; rows of the output have no gaps.
 struct Attention {
-    int64_t gemm, gemv;             // addresses of cblas_?gemm and cblas_?gemv; 0 for products of bfloat16 by AMX
+    int64_t gemm, gemv;             // addresses of cblas_?gemm and cblas_?gemv; without the first, a Loops
     int64_t itemsize;               // 4 or 8: float32 or float64 is what is computed in
     Stored stored, stored_mask;     // how the operands, and a mask that is added, lie in memory
     int64_t level;                  // of vector instructions; see targets.hpp
@@ -31,6 +32,11 @@ struct Attention {
 // Places in the workspace of a thread for products by AMX, in bytes.
 struct AttentionTiles {
     int64_t query, key, value, weights, row;
+};
+
+// And for products of few rows.
+struct AttentionRows {
+    int64_t query, weights, row;
 };
 
 }  // namespace backline

@@ -1,6 +1,7 @@
 // Products of a few rows with a large matrix, whose elements are read once, in the order of memory, and of 16 bits as they are. A BLAS
 // packs the matrix first, or reads it once for each row, and most of the time of such a product is reading. Loops over arrays of vectors
 // are unrolled by pragmas: GCC 12 kept the arrays in memory with AVX2, which took up to five times as long.
+#include "few_rows.hpp"
 #include "halves.hpp"
 #include "kernels.hpp"
 
@@ -8,20 +9,6 @@
 
 namespace backline {
 namespace {
-
-// In the order of libraries/kernels/few_rows.py.
-enum Type : int64_t { kOfFloats, kOfDoubles, kOfFloat16, kOfBfloat16 };
-
-// Written by libraries/kernels/few_rows.py: eight bytes for each field, in this order. Rows lie one behind the other, in the type that is
-// computed in, and so do results of a row.
-struct FewRows {
-    int64_t type, level;
-    int64_t rows, length;  // rows, and elements of each
-    int64_t dots;          // whether the elements that one result is made of are neighbours, or those that belong to one element of a row
-    int64_t step;          // bytes to the next such neighbours
-    int64_t target_step;   // bytes from one row of results to the next
-    int64_t keep;          // whether results are added to what is there
-};
 
 template <class T, int Bytes>
 BACKLINE_INLINE T total(const typename Lanes<T, Bytes>::Vector &v) {
@@ -168,17 +155,16 @@ struct Product {
     }
 };
 
-// Some columns of the matrix.
+}  // namespace
+
 void few_rows(const FewRows *p, int64_t columns, const char *rows, const char *matrix, char *to) {
-    switch (Type(p->type)) {
+    switch (FewRowsType(p->type)) {
         case kOfFloats: return TypedVersions<Product<void>>::table[p->level][0](*p, columns, rows, matrix, to);
         case kOfDoubles: return TypedVersions<Product<void>>::table[p->level][1](*p, columns, rows, matrix, to);
         case kOfFloat16: return TypedVersions<Product<Float16>>::table[p->level][0](*p, columns, rows, matrix, to);
         case kOfBfloat16: return TypedVersions<Product<Bfloat16>>::table[p->level][0](*p, columns, rows, matrix, to);
     }
 }
-
-}  // namespace
 
 int add_few_rows(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("few_rows", few_rows)}); }
 

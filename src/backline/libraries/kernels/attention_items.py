@@ -21,7 +21,7 @@ from ...problems.dtypes import HALVES, compute_dtype
 from ..base import PythonPlan
 from .vector_level import vector_level
 
-__all__ = ["BY_TILES", "FLASH", "MATH", "Products", "Shape", "described", "of_nothing", "too_much", "write_attention"]
+__all__ = ["BY_ROWS", "BY_TILES", "FLASH", "MATH", "Products", "Shape", "described", "of_nothing", "too_much", "write_attention"]
 
 FLASH, MATH = "flash", "math"
 ROWS, FEWEST_ROWS = 128, 32  # query rows of an item
@@ -85,14 +85,14 @@ class _View:
 
 
 class Products(NamedTuple):
-    """Addresses of cblas_?gemm and cblas_?gemv, and the largest integer that they take; 0 where AMX makes the products."""
+    """Addresses of cblas_?gemm and cblas_?gemv, and the largest integer that they take."""
 
     gemm: int
     gemv: int
     largest: int
 
 
-BY_TILES = Products(0, 0, 0)
+BY_TILES, BY_ROWS = Products(0, 0, 0), Products(0, 1, 0)  # loops, in the order of attention.hpp
 
 
 def _view(o: Operand, s: Shape, gqa: bool, limit: int) -> _View:
@@ -107,7 +107,7 @@ def _view(o: Operand, s: Shape, gqa: bool, limit: int) -> _View:
     return _View(strides, s.heads // heads if gqa else 1, direct)
 
 
-def described(p: AttentionProblem, s: Shape, out: tuple[int, int, int], products: Products = BY_TILES) -> bytes:
+def described(p: AttentionProblem, s: Shape, out: tuple[int, int, int], products: Products) -> bytes:
     """Returns what the compiled kernel has to know.
 
     Parameters
@@ -117,7 +117,7 @@ def described(p: AttentionProblem, s: Shape, out: tuple[int, int, int], products
     out
         Strides of the result in bytes along batch, heads and rows.
     products
-        Those of a BLAS library, or by AMX.
+        Those of a BLAS library, or loops.
     """
     item = s.compute.itemsize
     views = [_view(o, s, p.enable_gqa, products.largest) for o in p.qkv]
@@ -133,7 +133,7 @@ def described(p: AttentionProblem, s: Shape, out: tuple[int, int, int], products
     return struct.pack(f"<{len(integers)}qd", *integers, p.scale)
 
 
-def write_attention(b: Builder, p: AttentionProblem, s: Shape, products: Products = BY_TILES) -> tuple[tuple[Pointer, ...], Any]:
+def write_attention(b: Builder, p: AttentionProblem, s: Shape, products: Products) -> tuple[tuple[Pointer, ...], Any]:
     """Writes the call for all items; returns the results, and what makes of them what is returned."""
     row = s.out_dim * p.dtype.itemsize
     description = described(p, s, (s.heads * s.queries * row, s.queries * row, row), products)

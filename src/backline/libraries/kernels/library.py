@@ -23,6 +23,7 @@ from ...problems.norm_problem import NormProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.scaled_problem import ScaledProblem
 from ..base import Algorithm, Handler, Library, Refusal
+from .attention_loops import attention_algorithms, prepare_attention
 from .bfloat16_tiles import TILES, prepare_tiles, tile_algorithms
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
@@ -33,7 +34,6 @@ from .int8_products import Packing, packing, prepare_quantized, quantized_algori
 from .norm_loops import norm_algorithms, prepare_norm
 from .small_spectra import prepare_spectra
 from .small_systems import SPECTRA, prepare_systems, system_algorithms
-from .tile_attention import attention_algorithms, prepare_attention
 from .vector_level import vector_levels
 
 __all__ = ["Kernels"]

@@ -1,4 +1,4 @@
-"""Attention of bfloat16 by AMX tiles: against wider arithmetic, and what is decided about it on every processor."""
+"""Attention by loops of ours, of few queries and by AMX tiles: against wider arithmetic, and what is decided on every processor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 import backline
 from backline import libraries
+from backline.libraries import capability
 from backline.libraries.base import Refusal
-from backline.libraries.kernels import matrix_tiles, tile_attention
+from backline.libraries.kernels import attention_loops, matrix_tiles
 from backline.nn import functional as F
-from support import assert_close, clean, dtype_of, problem_of, random_array, rng, run_each, seed
+from support import assert_close, clean, dtype_of, problem_of, random_array, rng, roundoff, run_each, seed, smallest
 
 Array = Any
 pytestmark = pytest.mark.usefixtures("clean")
@@ -61,12 +62,13 @@ class Exact:
         self.spread = np.abs(wide(q)) @ np.swapaxes(np.abs(wide(k)), -1, -2)  # scores have roundings of sums of these
 
     def check(self, q: Array, k: Array, v: Array, **more: Any) -> int:
-        """Compares what the tiles make of the call, and returns how many algorithms that were."""
-        count = 0
+        """Compares what the loops make of the call, and returns how many algorithms that were."""
+        count, few = 0, q.shape[-2] <= attention_loops.FEW
         for name, result in run_each("kernels", ATTENTION, q, k, v, **more):
-            assert result.dtype == BF16
-            drift = 1 + self.spread.max() * q.shape[-1] * 2.0**-24
-            bound = 1.01 * drift * UNIT * (np.abs(self.value) + self.sizes) + SMALLEST
+            assert result.dtype == q.dtype
+            drift = self.spread.max() * (q.shape[-1] + 4) * 2.0**-23  # of a score, and so of a weight
+            weights = drift + (k.shape[-2] + 8) * 2.0**-24 if few else (1 + drift) * UNIT
+            bound = 1.01 * (roundoff(q.dtype) * np.abs(self.value) + weights * self.sizes) + max(smallest(q.dtype), SMALLEST)
             assert_close(result, self.value, bound, f"{name} of {q.shape} {k.shape} {v.shape} {sorted(more)}")
             count += 1
         return count
@@ -148,6 +150,50 @@ def test_it_is_chosen_and_a_cap_is_kept(rng: np.random.Generator) -> None:
         assert backline.explain().library != "kernels"
 
 
+# Few queries ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cpu_kernel
+@pytest.mark.parametrize("word", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_few_queries_on_every_processor(dtype: str, word: str, rng: np.random.Generator) -> None:
+    if not capability.allows(word):
+        pytest.skip(f"this processor has no {word}")
+    with backline.backends.cpu.flags(capability=word):
+        for queries, keys, dim in ((1, 1, 1), (1, 700, 64), (2, 33, 7), (3, 1100, 33), (4, 513, 128)):
+            q, k, v = (rng.standard_normal((2, 3, n, dim)).astype(dtype_of(dtype)) for n in (queries, keys, keys))
+            assert Exact(q, k, v).check(q, k, v)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_masks_and_layouts_of_few_queries(dtype: str, rng: np.random.Generator) -> None:
+    kind = dtype_of(dtype)
+    for queries, keys in ((1, 60), (3, 700), (4, 4)):
+        q, k, v = (rng.standard_normal((2, n, 4, 64)).astype(kind).swapaxes(1, 2) for n in (queries, keys, 2 * keys))
+        v = v[:, :, ::-2]
+        taken, added = rng.random((2, 1, queries, keys)) < 0.8, rng.standard_normal((1, 4, queries, keys)).astype(kind)
+        taken[..., 0] = True
+        assert Exact(q, k, v, causal=True).check(q, k, v, is_causal=True)
+        for mask in (taken, added, taken[..., :1, :]):
+            assert Exact(q, k, v, mask).check(q, k, v, attn_mask=mask), mask.shape
+        few = k[:, :2], v[:, :2]
+        assert Exact(q, *(x.repeat(2, axis=1) for x in few)).check(q, *few, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_few_queries_are_chosen_and_keep_out_what_takes_no_part(dtype: str, rng: np.random.Generator) -> None:
+    q, k, v = (rng.standard_normal((1, 2, n, 32)).astype(dtype_of(dtype)) for n in (2, 600, 600))
+    mask = np.ones((2, 600), bool)
+    mask[0], mask[:, 7], mask[:, 555] = False, False, False
+    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, return_lse=True)
+    assert (backline.explain().library, backline.explain().algorithm) == ("kernels", "flash")
+    assert (wanted.output[:, :, 0] == 0).all() and np.isneginf(wanted.lse[:, :, 0]).all()
+    np.testing.assert_allclose(wanted.lse[:, :, 1], Exact(q, k, v, mask).lse[:, :, 1], rtol=1e-5, atol=1e-4)
+    v[..., 7, :], v[..., 555, 3] = np.nan, np.inf
+    again = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    np.testing.assert_allclose(wide(again), wide(wanted.output), rtol=2 * roundoff(q.dtype), atol=1e-6)
+
+
 # Decisions, on every processor ---------------------------------------------------------------------------------------
 
 
@@ -158,18 +204,22 @@ def listed(*args: Any, **kwargs: Any) -> list[Any]:
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     q, f = np.ones((1, 2, 64, 64), BF16), np.ones((1, 2, 64, 64), np.float32)
     for there, large in itertools.product((True, False), (True, False)):
-        monkeypatch.setattr(tile_attention, "has_tiles", lambda size, there=there: there)
+        monkeypatch.setattr(attention_loops, "has_tiles", lambda size, there=there: there)
         found = listed(*[q.repeat(9, 1).repeat(9, 2) if large else q] * 3)
         if there:
             assert [x.threads for x in found] == ([2, 1] if large else [1])
         else:
             assert isinstance(found[0], Refusal) and "no AMX" in found[0].reason
-    monkeypatch.setattr(tile_attention, "has_tiles", lambda size: True)
+    monkeypatch.setattr(attention_loops, "has_tiles", lambda size: True)
     memory = np.zeros(q.nbytes + 1, np.uint8)[1:].view(BF16).reshape(q.shape)
     for reason, call, more in (
-        ("fewer than 16 queries", (q[:, :, :15], q, q), {}), ("contiguous along the head dim", (q.swapaxes(2, 3), q, q), {}),
+        ("contiguous along the head dim", (q.swapaxes(2, 3), q, q), {}),
         ("no dropout", (q, q, q), {"dropout_p": 0.5, "seed": 0}), ("not aligned", (memory, q, q), {}),
     ):  # fmt: skip
         (refused,) = listed(*call, **more)
         assert isinstance(refused, Refusal) and reason in refused.reason, refused
-    assert not listed(f, f, f)
+    assert not listed(f, f, f) and not listed(*[f[:, :, :1]] * 3) and not listed(*[q.astype(np.float16)] * 3)
+    monkeypatch.setattr(attention_loops, "has_tiles", lambda size: False)
+    assert [x.threads for x in listed(q[:, :, :4], q, q)] == [1]
+    long = np.broadcast_to(q[:, :, :1], (1, 2, 4096, 64))
+    assert [x.threads for x in listed(q[:, :, :1], long, long)] == [2, 1]
