@@ -1,15 +1,20 @@
-"""Scaled dot product attention, full, causal and masked: ``python benchmarks/attention.py [--threads N]``."""
+"""Scaled dot product attention, full, causal and masked: ``python benchmarks/attention.py [--threads N]``.
+
+Of float32 and of bfloat16. NumPy has no fast products of bfloat16: on its side they are computed in float32 from rounded numbers, as its users do.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import backline
 from backline.nn.functional import scaled_dot_product_attention
 from side_by_side import Table, compare, threads_asked, torch_or_none
 
+DTYPES = ("float32", "bfloat16")
 SHAPES = ((1, 8, 128, 128, 64), (2, 8, 512, 512, 64), (1, 8, 2048, 2048, 64), (1, 16, 1024, 1024, 128), (1, 16, 1, 4096, 64))
 MOST_SCORES = 1 << 25  # NumPy holds them all: more are left out
 
@@ -32,25 +37,26 @@ def formula(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = Fal
     return scores @ v
 
 
-def row(table: Table, batch: int, heads: int, queries: int, keys: int, dim: int, kind: str) -> None:
-    q = rng.standard_normal((batch, heads, queries, dim), np.float32)
-    k, v = (rng.standard_normal((batch, heads, keys, dim), np.float32) for _ in range(2))
+def row(table: Table, batch: int, heads: int, queries: int, keys: int, dim: int, kind: str, dtype: str) -> None:
+    sizes = (queries, keys, keys)
+    wide = [rng.standard_normal((batch, heads, n, dim), np.float32) for n in sizes]
+    q, k, v = wide if dtype == "float32" else [x.astype(ml_dtypes.bfloat16) for x in wide]
     keywords: dict[str, Any] = {
         "causal": {"is_causal": True},
         "padding": {"attn_mask": rng.random((batch, 1, 1, keys)) < 0.8},
     }.get(kind, {})
     contestants: dict[str, Any] = {"backline": lambda: scaled_dot_product_attention(q, k, v, **keywords)}
     if q.size // dim * keys <= MOST_SCORES:
-        contestants["numpy"] = lambda: formula(q, k, v, **keywords)
+        contestants["numpy"] = lambda: formula(*wide, **keywords)
     if torch:
         function = torch.nn.functional.scaled_dot_product_attention
-        tensors = [torch.from_numpy(x) for x in (q, k, v)]
+        tensors = [torch.from_numpy(x).to(getattr(torch, dtype)) for x in wide]
         same = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in keywords.items()}
         contestants["torch"] = lambda: function(*tensors, **same)
     times = compare(contestants)
     scaled_dot_product_attention(q, k, v, **keywords)
     choice = backline.explain()
-    table.add(f"{batch}x{heads}x{queries}x{keys}x{dim} {kind}", times, f"{choice.library} {choice.algorithm}")
+    table.add(f"{dtype} {batch}x{heads}x{queries}x{keys}x{dim} {kind}", times, f"{choice.library} {choice.algorithm}")
 
 
 def main() -> None:
@@ -58,7 +64,8 @@ def main() -> None:
     with backline.backends.flags(num_threads=threads):
         for shape in SHAPES:
             for kind in ("full", "padding") if shape[2] == 1 else ("full", "causal", "padding"):
-                row(table, *shape, kind)
+                for dtype in DTYPES:
+                    row(table, *shape, kind, dtype)
     table.save(threads=threads)
 
 
