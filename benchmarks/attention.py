@@ -1,6 +1,6 @@
 """Scaled dot product attention, full, causal and masked: ``python benchmarks/attention.py [--threads N]``.
 
-Of float32 and of bfloat16. NumPy has no fast products of bfloat16: on its side they are computed in float32 from rounded numbers, as its users do.
+Of float32 and of bfloat16, for which NumPy has no fast products: on its side they are computed in float32, as its users do.
 """
 
 from __future__ import annotations
