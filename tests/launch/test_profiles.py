@@ -221,7 +221,8 @@ def test_ctrl_c_reaches_a_program_with_an_exchanged_library(tmp_path: Path) -> N
     if layouts.unsupported() or not get("openblas").available():
         pytest.skip("NumPy is no wheel for Linux with glibc here")
     (tmp_path / "waits.py").write_text(
-        "import sys, time\ntry:\n    print('up')\n    time.sleep(100)\nexcept KeyboardInterrupt:\n    sys.exit(4)\n"
+        # Short sleeps: a signal right before a sleep does not end it.
+        "import sys, time\ntry:\n    print('up')\n    for _ in range(1000):\n        time.sleep(0.1)\nexcept KeyboardInterrupt:\n    sys.exit(4)\n"
     )
     words = [sys.executable, "-m", "backline", "run", *BARE, "--blas", "openblas", str(tmp_path / "waits.py")]
     with started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -289,7 +289,7 @@ def test_usage_errors_end_with_2_and_start_nothing(job: str, words: list[str], s
 
 def test_a_signal_is_passed_on_through_the_command_that_binds(tmp_path: Path, job: str) -> None:
     (tmp_path / "waits.py").write_text(
-        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(5))\nprint('up')\ntime.sleep(100)\n"
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(5))\nprint('up')\nfor _ in range(1000): time.sleep(0.1)\n"
     )
     for number, status in ((signal.SIGTERM, 5), (signal.SIGINT, 130)):
         code = "import sys; from backline.launch import launcher; sys.exit(launcher.command())"
