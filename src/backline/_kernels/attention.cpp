@@ -313,13 +313,13 @@ struct Job {
 #if defined(BACKLINE_TILES)
         if constexpr (Bytes == 64 && sizeof(T) == 4)
             if (by_tiles(p)) {
-                TileProducts products{p, w.tiles, work, key, value, count, w.ld, w.ldo};
+                TileProducts products{{p, work, key, value, count, w.ld, w.ldo}, w.tiles};
                 return attend<T, Bytes>(p, w, products, first, query, mask, out, log, work);
             }
 #endif
         if constexpr (sizeof(T) == 4)
             if (by_rows(p)) {
-                RowProducts products{p, w.few, work, key, value, count, w.ld, w.ldo};
+                RowProducts products{{p, work, key, value, count, w.ld, w.ldo}, w.few};
                 return attend<T, Bytes>(p, w, products, first, query, mask, out, log, work);
             }
         BlasProducts<T> products{p, w, work, key, value, count};
@@ -379,7 +379,9 @@ int64_t attention_workspace(PyObject *description) {
     constexpr bool tiles = false;
 #endif
     const bool halves = p.itemsize == 4 && (p.stored == Stored::float16 || p.stored == Stored::bfloat16);
-    const bool products = by_tiles(p) ? tiles && p.level == 2 && p.itemsize == 4 && p.stored == Stored::bfloat16 : by_rows(p) ? halves : p.gemm && p.gemv;
+    const bool products = by_tiles(p)  ? tiles && p.level == 2 && halves && p.stored == Stored::bfloat16
+                          : by_rows(p) ? halves
+                                       : p.gemm && p.gemv;
     bool sound = products && (p.itemsize == 4 || p.itemsize == 8) && p.level >= 0 && p.level <= best_level() &&
                  p.rows > 0 && p.tile > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0 && p.dim > 0 && p.out_dim > 0 &&
                  p.per_key > 0 && p.per_value > 0;

@@ -1,8 +1,7 @@
 // The two products of an attention of few queries, as when one token after the other is generated: keys and values are read once, as they
 // lie in memory.
 #pragma once
-#include "../_core/copy.hpp"
-#include "attention.hpp"
+#include "attention_halves.hpp"
 #include "few_rows.hpp"
 
 #include <algorithm>
@@ -10,14 +9,8 @@
 namespace backline {
 
 // Of 16-bit floats, which are computed with as floats.
-struct RowProducts {
-    const Attention &p;
+struct RowProducts : HeadOfHalves {
     const AttentionRows &at;
-    char *work;
-    const char *keys, *values;  // of this head
-    int64_t count;              // rows
-    int64_t ld, ldo;            // elements of a row of scores, and of a row of the result
-    int64_t first = 0;          // key of the tile
 
     // With the scale that belongs to the scores.
     void take_rows(const char *query) {
@@ -41,19 +34,10 @@ struct RowProducts {
         if (from < to) add_keys(weights, from, to, true, out);
     }
 
-    const float *value(int64_t j) const {
-        float *to = reinterpret_cast<float *>(work + at.row);
-        widen(values + (first + j) * p.value[2], p.out_dim, to);
-        return to;
-    }
+    const float *value(int64_t j) const { return HeadOfHalves::value(j, at.row); }
 
   private:
     int64_t type() const { return p.stored == Stored::float16 ? kOfFloat16 : kOfBfloat16; }
-
-    void widen(const char *from, int64_t n, float *to) const {
-        const Element element = p.stored == Stored::float16 ? Element::f16_f32 : Element::bf16_f32;
-        Copy2D{element, 1, n, 0, 2, 0, int64_t(sizeof *to)}.run(from, reinterpret_cast<char *>(to));
-    }
 
     void add_keys(const float *weights, int64_t from, int64_t to, bool begun, float *out) {
         float *dense = reinterpret_cast<float *>(work + at.weights);

@@ -1,8 +1,7 @@
 // The two products of an attention of bfloat16 by AMX, with sums of float32. Weights are rounded to bfloat16 for the second one, but not
 // for their sum; the largest of a row is 1, and exact.
 #pragma once
-#include "../_core/bits.hpp"
-#include "attention.hpp"
+#include "attention_halves.hpp"
 #include "halves.hpp"
 #include "tile_packing.hpp"
 
@@ -20,14 +19,8 @@ void take_tiles(const Attention &p, AttentionTiles &at, Take take) {
     at.row = take(p.out_dim * int64_t(sizeof(float)));
 }
 
-struct TileProducts {
-    const Attention &p;
+struct TileProducts : HeadOfHalves {
     const AttentionTiles &at;
-    char *work;
-    const char *keys, *values;  // of this head
-    int64_t count;              // rows
-    int64_t ld, ldo;            // elements of a row of scores, and of a row of the result
-    int64_t first = 0;          // key of the tile
 
     BACKLINE_INLINE void take_rows(const char *query) { pack_rows(2 * p.dim, p.query[2], count, query, work + at.query); }
 
@@ -81,15 +74,7 @@ struct TileProducts {
         }
     }
 
-    BACKLINE_INLINE const float *value(int64_t j) const {
-        const char *from = values + (first + j) * p.value[2];
-        float *to = reinterpret_cast<float *>(work + at.row);
-        for (int64_t d = 0; d < p.out_dim; ++d) {
-            const uint32_t bits = uint32_t(load<uint16_t>(from + 2 * d)) << 16;
-            std::memcpy(to + d, &bits, sizeof bits);
-        }
-        return to;
-    }
+    const float *value(int64_t j) const { return HeadOfHalves::value(j, at.row); }
 
   private:
     BACKLINE_INLINE static void store(float *to, int64_t row) {
