@@ -27,7 +27,7 @@ struct TileProduct {
 #if defined(BACKLINE_TILES)
 
 // Rows of the first matrix, `bytes` of each, `step` from one to the next, in panels.
-BACKLINE_AVX512 void pack_rows_of_any(int64_t bytes, int64_t step, int64_t rows, const char *from, char *to) {
+BACKLINE_AVX512 void pack_tile_rows(int64_t bytes, int64_t step, int64_t rows, const char *from, char *to) {
     pack_rows(bytes, step, rows, from, to);
 }
 
@@ -48,10 +48,10 @@ BACKLINE_INLINE void pack_columns(int64_t bytes, int64_t step, int64_t rows, con
             transpose(lower, to + (pieces + k) * kTileBytes);
         }
 }
-BACKLINE_AVX512 void pack_columns_2(int64_t bytes, int64_t step, int64_t rows, const char *from, char *to) {
+BACKLINE_AVX512 void pack_tile_columns_2(int64_t bytes, int64_t step, int64_t rows, const char *from, char *to) {
     pack_columns<2>(bytes, step, rows, from, to);
 }
-BACKLINE_AVX512 void pack_columns_1(int64_t bytes, int64_t step, int64_t rows, const char *from, char *to) {
+BACKLINE_AVX512 void pack_tile_columns_1(int64_t bytes, int64_t step, int64_t rows, const char *from, char *to) {
     pack_columns<1>(bytes, step, rows, from, to);
 }
 
@@ -143,8 +143,8 @@ PyMethodDef methods[] = {
 int add_matrix_tiles(PyObject *module, PyObject *addresses) {
     if (PyModule_AddFunctions(module, methods) < 0) return -1;
 #if defined(BACKLINE_TILES)
-    return add_kernels(addresses, {kernel("pack_tile_rows", pack_rows_of_any), kernel("pack_tile_columns_1", pack_columns_1),
-                                   kernel("pack_tile_columns_2", pack_columns_2), kernel("multiply_tiles", multiply_tiles)});
+    return add_kernels(addresses, {kernel("pack_tile_rows", pack_tile_rows), kernel("pack_tile_columns_1", pack_tile_columns_1),
+                                   kernel("pack_tile_columns_2", pack_tile_columns_2), kernel("multiply_tiles", multiply_tiles)});
 #else
     return 0;
 #endif
