@@ -49,7 +49,7 @@ def wide(x: Array) -> Array:
 
 
 def by_tiles(op: str, *args: Any, **kwargs: Any) -> list[tuple[str, Array]]:
-    """What the tiles make of a call, on all threads and on one, and what that was."""
+    """Returns the tiles' results of a call, on all threads and on one, each with the name of its algorithm."""
     return [(name, result) for name, result in run_each("kernels", op, *args, **kwargs) if "tiles" in name]
 
 
@@ -250,7 +250,7 @@ def test_a_processor_without_tiles_refuses(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_kernels_of_onednn_wait_where_there_are_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where shapes keep changing: it compiles them for a shape, and tiles need nothing of the kind."""
+    """It compiles them for a shape, which tiles do not need: they wait where shapes keep changing."""
     product: Any = problem_of("matmul", np.ones((40, 40), BF16), np.ones((40, 40), BF16))
     wide_product: Any = problem_of("matmul", np.ones((40, 40), np.float32), np.ones((40, 40), np.float32))
     for there in (True, False):

@@ -40,12 +40,12 @@ def too_much(p: AttentionProblem) -> str:
     if p.dropout:
         return f"the compiled kernel has no dropout, and it is {p.dropout}"
     if p.dtype.name not in (*HALVES, "float32", "float64"):
-        return f"BLAS has no products of {p.dtype.name}"
+        return f"the compiled kernel has no products of {p.dtype.name}"
     if max(map(len, p.shapes)) > 4:
         return f"the compiled kernel has a batch axis and one of heads; query, key and value have {p.shapes}"
     if p.returns_lse and any(0 in shape for shape in p.shapes):
-        return "the log-sum-exp of an empty array needs no BLAS"
-    return "" if p.dims[0] else "a head dim of 0 needs no BLAS"
+        return "the log-sum-exp of an empty array needs no kernel"
+    return "" if p.dims[0] else "a head dim of 0 needs no kernel"
 
 
 class Shape:
