@@ -38,6 +38,7 @@ int add_int8_products(PyObject *module, PyObject *addresses);
 int add_int8_tiles(PyObject *module, PyObject *addresses);
 int add_matrix_results(PyObject *module, PyObject *addresses);
 int add_matrix_tiles(PyObject *module, PyObject *addresses);
+int add_mixed_radix(PyObject *module, PyObject *addresses);
 int add_normalize(PyObject *module, PyObject *addresses);
 int add_norms(PyObject *module, PyObject *addresses);
 int add_pointwise(PyObject *module, PyObject *addresses);

@@ -228,12 +228,16 @@ class Handler(Record):
 
     @classmethod
     def plain(
-        cls, algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], prepare: Callable[[Any, Algorithm], Any]
+        cls,
+        algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]],
+        prepare: Callable[[Any, Algorithm], Any],
+        one_shape: int = 0,
     ) -> Handler:
         """Returns the Handler of two functions that take no context."""
         return cls(
             lambda context, problem, threads: algorithms(problem, threads),
             lambda context, problem, algorithm: prepare(problem, algorithm),
+            one_shape,
         )
 
 

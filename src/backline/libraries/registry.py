@@ -269,8 +269,8 @@ ROWS: tuple[LibraryInfo, ...] = (
     ),
     LibraryInfo(
         "kernels", "Backline's kernel library", "backline.libraries.kernels.library:Kernels",
-        families=("matmul", "conv", "neural", "attention", "linalg", "einsum", "quantized"),
-        engines=("x86", "onednn", "fbgemm", "qnnpack"), caches=("plan_cache",),
+        families=("matmul", "conv", "fft", "neural", "attention", "linalg", "einsum", "quantized"),
+        engines=("x86", "onednn", "fbgemm", "qnnpack"), caches=("plan_cache", "fft_plan_cache"),
         about="Backline's own compiled loops, for what no vendor library has: always there.\n\n"
         "Turning it off leaves these operations to the other libraries, NumPy among them.",
     ),

@@ -15,6 +15,7 @@ from ...problems.attention_problem import AttentionProblem
 from ...problems.conv_problem import ConvProblem
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.elements_problem import ElementsProblem
+from ...problems.fft_problem import FftProblem
 from ...problems.linalg_problem import LinalgProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
@@ -23,6 +24,7 @@ from ...problems.norm_problem import NormProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.scaled_problem import ScaledProblem
 from ..base import Algorithm, Handler, Library, Refusal
+from ..fft_steps import PLANNED_AFTER
 from .attention_loops import attention_algorithms, prepare_attention
 from .bfloat16_tiles import TILES, prepare_tiles, tile_algorithms
 from .compiled_loops import compiled_algorithms, prepare_compiled
@@ -31,6 +33,7 @@ from .element_loops import element_algorithms, prepare_elements
 from .few_rows import few_rows_algorithms, prepare_few_rows
 from .int8_matmul import prepare_scaled, scaled_algorithms
 from .int8_products import Packing, packing, prepare_quantized, quantized_algorithms
+from .mixed_radix import mixed_radix_algorithms, prepare_mixed_radix
 from .norm_loops import norm_algorithms, prepare_norm
 from .small_spectra import prepare_spectra
 from .small_systems import SPECTRA, prepare_systems, system_algorithms
@@ -66,6 +69,7 @@ class Kernels(Library):
         ElementsProblem: Handler.plain(element_algorithms, prepare_elements),
         QuantizedProblem: Handler.plain(quantized_algorithms, prepare_quantized),
         ScaledProblem: Handler.plain(scaled_algorithms, prepare_scaled),
+        FftProblem: Handler.plain(mixed_radix_algorithms, prepare_mixed_radix, one_shape=PLANNED_AFTER),
         LinalgProblem: Handler.plain(system_algorithms, _prepare_lanes),
     }
 

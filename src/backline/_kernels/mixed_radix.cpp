@@ -1,0 +1,260 @@
+// Fourier transforms of many lines, or of one that is divided into lines: as many at a time as a vector has lanes (radix_passes.hpp). A
+// line is read once and written once, whatever its steps, so a transform of several axes reads and writes an array once for each axis.
+#include "kernels.hpp"
+#include "radix_passes.hpp"
+
+namespace backline {
+namespace {
+
+constexpr int kMostPasses = 16;
+
+// Which side of a line is real, and how it becomes complex. Of an even number of points every two are one number, and the transform is half
+// as long (J. W. Cooley, P. A. W. Lewis and P. D. Welch, "The fast Fourier transform algorithm: programming considerations in the
+// calculation of sine, cosine and Laplace transforms", Journal of Sound and Vibration 12, 1970); of an odd one, imaginary parts are 0.
+enum Side : int64_t { kNone, kEvenNumbers, kEvenResults, kOddNumbers, kOddResults };
+
+// In the constant memory of a plan, eight bytes each.
+struct Lines {
+    int64_t level, is_double;
+    int64_t points;  // of a line, as the complex transform has them
+    Side side;
+    int64_t inverse;  // whether the sign of the exponent is +1
+    double scale;
+    int64_t from_point, from_part, from_line;  // bytes from one point of a line to the next, to its imaginary part, and to the next line
+    int64_t to_point, to_part, to_line;
+    int64_t turn_point;  // elements of `turns` from one point to the next
+    int64_t passes, radices[kMostPasses];
+};
+
+struct Transform {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Lines &p, int64_t lines, const char *from, char *to, const void *table, const void *turns, char *work) {
+        Run<T, Bytes>{p, static_cast<const T *>(table), static_cast<const T *>(turns)}.all(lines, from, to, work);
+    }
+
+  private:
+    template <class T, int Bytes>
+    struct Run {
+        using L = Lanes<T, Bytes>;
+        using V = typename L::Vector;
+        using Passes = RadixPasses<T, Bytes>;
+        using Point = typename Passes::Point;
+        static constexpr int count = L::count;
+        static constexpr int64_t item = sizeof(T);
+
+        const Lines &p;
+        const T *table, *turns;
+
+        // Numbers of a line that are read, and that are written.
+        BACKLINE_INLINE int64_t taken() const {
+            return p.side == kEvenResults ? p.points + 1 : p.side == kOddResults ? p.points / 2 + 1 : p.points;
+        }
+        BACKLINE_INLINE int64_t given() const {
+            return p.side == kEvenNumbers ? p.points + 1 : p.side == kOddNumbers ? p.points / 2 + 1 : p.points;
+        }
+
+        BACKLINE_INLINE void all(int64_t lines, const char *from, char *to, char *work) const {
+            Point *const buffers[] = {reinterpret_cast<Point *>(work), reinterpret_cast<Point *>(work) + p.points + 1};
+            for (int64_t done = 0; done < lines; done += count, from += count * p.from_line, to += count * p.to_line)
+                some(std::min<int64_t>(count, lines - done), from, to, turns ? turns + 2 * done : nullptr, buffers[0], buffers[1]);
+        }
+
+        BACKLINE_INLINE void some(int64_t n, const char *from, char *to, const T *turn, Point *here, Point *there) const {
+            const bool whole = n == count;
+            typename Passes::From in = Passes::buffer(static_cast<const Point *>(here));
+            if (whole && (p.side == kNone || p.side == kEvenNumbers) && in_lanes(p.from_line, p.from_part)) {
+                in = {from, p.from_point, p.from_part, p.from_line != item};
+            } else {
+                read(n, from, here);
+                if (p.side == kEvenResults) {
+                    fold(here, there);
+                    std::swap(here, there);
+                    in = Passes::buffer(static_cast<const Point *>(here));
+                }
+                if (p.side == kOddResults) {
+                    here[0].im = V{};
+                    for (int64_t j = taken(); j < p.points; ++j) here[j] = {here[p.points - j].re, -here[p.points - j].im};
+                }
+            }
+            const T *rest = table;
+            int64_t l = 1, m = p.points;
+            for (int64_t i = 0; i < p.passes - 1; ++i, l *= p.radices[i - 1]) {
+                m /= p.radices[i];
+                rest = Passes::pass(p.radices[i], in, there, l, m, rest);
+                std::swap(here, there);
+                in = Passes::buffer(static_cast<const Point *>(here));
+            }
+            const bool direct = whole && (p.side == kNone || p.side == kEvenResults) && in_lanes(p.to_line, p.to_part);
+            typename Passes::To out = Passes::buffer(there);
+            if (direct) out = {to, p.to_point, p.to_part, p.to_line != item};
+            // Unless the turns of all lanes are there, they have their turn after this.
+            const typename Passes::Finish finish = {
+                p.inverse ? p.points : 0, whole ? turn : nullptr, 2 * p.turn_point, p.side == kEvenNumbers ? T(1) : T(p.scale)};
+            Passes::last_pass(p.radices[p.passes - 1], in, out, l, rest, finish);
+            if (direct) return;
+            std::swap(here, there);
+            if (turn && !whole)
+                for (int64_t j = 0; j < p.points; ++j) {
+                    T padded[2 * count] = {};
+                    std::memcpy(padded, turn + j * 2 * p.turn_point, size_t(2 * n * item));
+                    Point factor;
+                    Passes::split(padded, factor);
+                    Passes::times(here[j], factor);
+                }
+            if (p.side == kEvenNumbers) {
+                unfold(here, there);
+                std::swap(here, there);
+            }
+            write(n, here, there, to);
+        }
+
+        // Whether numbers of neighbouring lines are neighbours: complex ones, or the real parts, as the imaginary parts are.
+        static BACKLINE_INLINE bool in_lanes(int64_t line, int64_t part) { return (line == 2 * item && part == item) || line == item; }
+
+        // Results of the whole line of those of its even and odd points, and the other way round. Their factors lie
+        // before those of the passes.
+        BACKLINE_INLINE void unfold(const Point *from, Point *to) const {
+            const T *factor = table - 2 * (p.points + 1);
+            const T half = T(0.5 * p.scale);
+            for (int64_t k = 0; k <= p.points; ++k, factor += 2) {
+                const Point &one = from[k == p.points ? 0 : k], &other = from[k ? p.points - k : 0];
+                const Point even = {one.re + other.re, one.im - other.im};
+                Point odd = {one.im + other.im, other.re - one.re};
+                Passes::turn(odd, factor);
+                to[k] = {(even.re + odd.re) * half, (even.im + odd.im) * half};
+            }
+        }
+        BACKLINE_INLINE void fold(Point *from, Point *to) const {
+            const T *factor = table - 2 * (p.points + 1);
+            from[0].im = from[p.points].im = V{};
+            for (int64_t k = 0; k < p.points; ++k, factor += 2) {
+                const Point &one = from[k], &other = from[p.points - k];
+                const T back[] = {factor[0], -factor[1]};
+                Point odd = {one.re - other.re, one.im + other.im};
+                Passes::turn(odd, back);
+                to[k] = {one.re + other.re - odd.im, one.im - other.im + odd.re};
+            }
+        }
+
+        BACKLINE_INLINE void read(int64_t n, const char *from, Point *to) const {
+            const int64_t points = taken(), step = p.side == kOddNumbers ? 1 : 2;  // real numbers of a point
+            int64_t j = 0;
+            if (in_lanes(p.from_line, step == 2 ? p.from_part : 0))
+                for (; j < points; ++j) {
+                    T some[2 * count] = {};
+                    const char *at = from + j * p.from_point;
+                    if (p.from_line == item) {
+                        std::memcpy(some, at, size_t(n * item));
+                        if (step == 2) std::memcpy(some + count, at + p.from_part, size_t(n * item));
+                        L::load(to[j].re, some);
+                        L::load(to[j].im, some + count);
+                    } else {
+                        std::memcpy(some, at, size_t(2 * n * item));
+                        Passes::split(some, to[j]);
+                    }
+                }
+            else if (p.from_point == step * item && p.from_part == item)
+                for (; j + count / step <= points; j += count / step) {
+                    V rows[count];
+                    const char *at = from + step * j * item;
+                    if (n == count) {
+#pragma GCC unroll 16
+                        for (int i = 0; i < count; ++i) L::load(rows[i], reinterpret_cast<const T *>(at + i * p.from_line));
+                    } else {
+                        for (int i = 0; i < count; ++i) L::load(rows[i], reinterpret_cast<const T *>(at + (i < n ? i : 0) * p.from_line));
+                    }
+                    transpose(rows);
+                    if (step == 1)
+#pragma GCC unroll 16
+                        for (int i = 0; i < count; ++i) to[j + i] = {rows[i], V{}};
+                    else
+#pragma GCC unroll 8
+                        for (int i = 0; i < count / 2; ++i) to[j + i] = {rows[2 * i], rows[2 * i + 1]};
+                }
+            for (; j < points; ++j) {
+                T some[2][count] = {};
+                for (int64_t i = 0; i < n; ++i)
+                    for (int part = 0; part < step; ++part)
+                        std::memcpy(&some[part][i], from + i * p.from_line + j * p.from_point + part * p.from_part, item);
+                L::load(to[j].re, some[0]);
+                L::load(to[j].im, some[1]);
+            }
+        }
+
+        BACKLINE_INLINE void write(int64_t n, const Point *from, Point *spare, char *to) const {
+            const int64_t points = given(), step = p.side == kOddResults ? 1 : 2;
+            int64_t j = 0;
+            if (in_lanes(p.to_line, step == 2 ? p.to_part : 0))
+                for (; j < points; ++j) {
+                    T some[2 * count];
+                    char *at = to + j * p.to_point;
+                    if (p.to_line == item) {
+                        L::store(from[j].re, some);
+                        L::store(from[j].im, some + count);
+                        std::memcpy(at, some, size_t(n * item));
+                        if (step == 2) std::memcpy(at + p.to_part, some + count, size_t(n * item));
+                    } else {
+                        Passes::join(from[j], some);
+                        std::memcpy(at, some, size_t(2 * n * item));
+                    }
+                }
+            else if (p.to_point == step * item && p.to_part == item)
+                for (; j + count / step <= points; j += count / step) {
+                    V rows[count];
+                    if (step == 1)
+#pragma GCC unroll 16
+                        for (int i = 0; i < count; ++i) rows[i] = from[j + i].re;
+                    else
+#pragma GCC unroll 8
+                        for (int i = 0; i < count / 2; ++i) rows[2 * i] = from[j + i].re, rows[2 * i + 1] = from[j + i].im;
+                    transpose(rows);
+                    char *at = to + step * j * item;
+                    if (n == count) {
+#pragma GCC unroll 16
+                        for (int i = 0; i < count; ++i) L::store(rows[i], reinterpret_cast<T *>(at + i * p.to_line));
+                    } else {
+                        std::memcpy(spare, rows, sizeof rows);
+                        for (int i = 0; i < n; ++i) std::memcpy(at + i * p.to_line, reinterpret_cast<char *>(spare) + i * int64_t(sizeof(V)), sizeof(V));
+                    }
+                }
+            for (; j < points; ++j) {
+                T some[2][count];
+                L::store(from[j].re, some[0]);
+                L::store(from[j].im, some[1]);
+                for (int64_t i = 0; i < n; ++i)
+                    for (int part = 0; part < step; ++part)
+                        std::memcpy(to + i * p.to_line + j * p.to_point + part * p.to_part, &some[part][i], item);
+            }
+        }
+
+        // Element i of row k becomes element k of row i.
+        static BACKLINE_INLINE void transpose(V (&rows)[count]) {
+            exchange<1>(rows);
+            if constexpr (count > 2) exchange<2>(rows);
+            if constexpr (count > 4) exchange<4>(rows);
+            if constexpr (count > 8) exchange<8>(rows);
+        }
+        template <int S>
+        static BACKLINE_INLINE void exchange(V (&rows)[count]) {
+#pragma GCC unroll 16
+            for (int i = 0; i < count; ++i)
+                if (!(i & S)) halves<S>(rows[i], rows[i | S], std::make_index_sequence<count>());
+        }
+        template <int S, size_t... I>
+        static BACKLINE_INLINE void halves(V &one, V &other, std::index_sequence<I...>) {
+            const V upper = __builtin_shufflevector(one, other, (I & S ? count + I - S : I)...);
+            other = __builtin_shufflevector(one, other, (I & S ? count + I : I + S)...);
+            one = upper;
+        }
+    };
+};
+
+void transform_lines(const Lines *p, int64_t lines, const char *from, char *to, const void *table, const void *turns, char *work) {
+    TypedVersions<Transform>::table[p->level][p->is_double](*p, lines, from, to, table, turns, work);
+}
+
+}  // namespace
+
+int add_mixed_radix(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("transform_lines", transform_lines)}); }
+
+}  // namespace backline

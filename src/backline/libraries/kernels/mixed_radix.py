@@ -1,0 +1,303 @@
+"""Fourier transforms by compiled loops that take as many lines at a time as a vector has lanes.
+
+A length is a product of radices up to 401, each of which is a pass (T. G. Stockham, "High-speed convolution and
+correlation", AFIPS Spring Joint Computer Conference, 1966). Prime factors above 13 are summed up by definition, which costs less
+than a convolution where there are several lines, and loses fewer digits. A long line is divided into shorter ones, which are
+transformed along one side of a matrix and then along the other (W. M. Gentleman and G. Sande, "Fast Fourier transforms: for fun
+and profit", AFIPS Fall Joint Computer Conference, 1966). Every line takes the same steps on any number of threads, and so the
+bits do not depend on it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+
+from ... import _kernels
+from ...native import thread_team
+from ...native.plan_builder import Pointer
+from ...problems.fft_problem import FftProblem
+from ...problems.length_factors import largest_factor
+from ..base import Algorithm, Refusal
+from ..fft_steps import SMALL_FLOPS, Dim, Lay, Steps, batches, empty_plan, offsets, pieces, thread_counts, unfit
+from .vector_level import vector_level
+
+__all__ = ["MIXED_RADIX", "mixed_radix_algorithms", "prepare_mixed_radix"]
+
+MIXED_RADIX = "mixed_radix"
+LARGEST = 401  # prime factor
+POINTS = 4096  # of a line that is not divided: so many lie in a cache
+LANES = 16  # lines of a vector, of the widest
+FEW = LANES // 2  # lines, below which a line is divided that has
+DIVIDED = 1024  # points or more
+VECTOR_BYTES = 64
+MOST_PASSES = 16
+MOST_ITEMS = 1 << 16  # of places that lines begin in, beside those of one axis
+SIDES = ("c2c", "r2c", "c2r")  # in the order of mixed_radix.cpp, where an odd number of points has two more
+PLANES, PLANE_BYTES = 8, 1 << 19  # of planes that are transformed along both axes at a time
+
+
+def mixed_radix_algorithms(p: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Yields the loops on all threads and on one, or the reason why there are none."""
+    reason = _refusal(p)
+    if reason:
+        yield Refusal("kernels", MIXED_RADIX, reason)
+    elif p.empty:
+        yield Algorithm(library="kernels", name="empty", level="threads", basis="construction", note="nothing to compute")
+    else:
+        for count in thread_counts(p, threads):
+            yield Algorithm(
+                library="kernels", name=MIXED_RADIX, threads=count, scaled=count > 1, level="threads", basis="construction",
+                pool=thread_team.name() if count > 1 else "", note="several lines at a time",
+            )  # fmt: skip
+
+
+def _refusal(p: FftProblem) -> str:
+    """Returns the reason why the loops do not compute transforms, or an empty string."""
+    if p.op == "fft.r2r":
+        return "its loops are for Fourier transforms, not for those of cosines and sines"
+    reason = unfit(p)
+    if reason or p.empty:
+        return reason
+    if any(largest_factor(n) > LARGEST for n in p.lengths):
+        return f"its loops are for lengths without prime factors above {LARGEST}"
+    real = p.op != "fft.c2c" or p.dtype.kind != "c"
+    last = p.axes[-1]
+    shape = [p.lengths[-1] // 2 + 1 if real and i == last else m for i, m in enumerate(p.result)]
+    for axis, n in zip(p.axes, p.lengths, strict=True):
+        others = [m for i, m in enumerate(shape) if i != axis]
+        lines = prod(others)
+        if lines // max(others, default=1) > MOST_ITEMS:
+            return f"lines in more than {MOST_ITEMS} places are no work for lanes"
+        if not _is_divided(n, lines):
+            if lines < FEW:
+                return f"fewer than {FEW} lines, too short to be divided, are no work for lanes"
+            continue
+        one, other = sides(n)
+        if not FEW <= one <= other <= POINTS:
+            return f"{n} points are no product of two numbers from {FEW} to {POINTS}"
+        if real and axis == last:
+            return f"real lines of {n} points are not divided"
+    return ""
+
+
+def _is_divided(points: int, lines: int) -> bool:
+    return points > POINTS or (lines < FEW and points >= DIVIDED)
+
+
+@lru_cache(maxsize=256)
+def sides(points: int) -> tuple[int, int]:
+    """Returns the two numbers whose product a length is that are the nearest to each other, the smaller one first.
+
+    Examples
+    --------
+    >>> sides(353525), sides(4096), sides(7919)
+    ((395, 895), (64, 64), (1, 7919))
+    """
+    one = next(n for n in range(isqrt(points), 0, -1) if points % n == 0)
+    return one, points // one
+
+
+@lru_cache(maxsize=256)
+def radices(points: int) -> tuple[int, ...]:
+    """Returns the radices of the passes whose product a length is, in their order.
+
+    Examples
+    --------
+    >>> radices(46), radices(640), radices(1)
+    ((2, 23), (4, 4, 8, 5), (1,))
+    """
+    found: list[int] = []
+    twos = (points & -points).bit_length() - 1
+    rest, odd = points >> twos, 3
+    while twos:
+        step = 3 if twos not in (2, 4) and twos >= 3 else min(twos, 2)
+        found.append(1 << step)
+        twos -= step
+    found.sort()
+    while rest > 1:
+        while rest % odd == 0:
+            found.append(odd)
+            rest //= odd
+        odd += 2
+    return tuple(found) or (1,)
+
+
+@lru_cache(maxsize=64)
+def table(points: int, dtype: Any, halves: bool) -> Any:
+    """Returns the factors that passes multiply with, one pass behind the other, as radix_passes.hpp reads them: complex numbers.
+
+    With `halves`, before them those by which results of twice as many real points become of these.
+    """
+    parts = [_circle(np.arange(points + 1), 2 * points)] if halves else []
+    length = points
+    for radix in radices(points):
+        rest = length // radix
+        if radix % 2:
+            half = np.arange(1, (radix - 1) // 2 + 1)
+            parts.append(_circle(np.outer(half, half), radix).conj())
+        if rest > 1:
+            parts.append(_circle(np.outer(np.arange(rest), np.arange(1, radix)), length))
+        length = rest
+    return np.concatenate([part.ravel() for part in (*parts, np.zeros(0))]).astype(dtype)
+
+
+def turns(one: int, other: int, sign: int, dtype: Any) -> Any:
+    """Returns what the results of the first lines of a divided one are multiplied with, a row for each of their points."""
+    factors = _circle(np.outer(np.arange(one), np.arange(other)), one * other)
+    return (factors.conj() if sign > 0 else factors).astype(dtype)
+
+
+def _circle(which: Any, points: int) -> Any:
+    """Returns exp(-2 pi i which / points), from two tables of about as many entries."""
+    step = isqrt(points) + 1
+    which = which % points
+    found = _turned(np.arange(step), points)[which % step] * _turned(np.arange(0, points, step), points)[which // step]
+    for part in (found.real, found.imag):
+        part[np.abs(part) < NOTHING] = 0  # at quarters of the circle, where results of real numbers are real
+    return found
+
+
+def _turned(which: Any, points: int) -> Any:
+    angles = which.astype(np.longdouble) * (-2 * PI / points)
+    return np.cos(angles) + 1j * np.sin(angles)
+
+
+PI, NOTHING = np.arctan(np.longdouble(1)) * 4, 1e-12
+
+
+class MixedRadixSteps(Steps):
+    """Writes down transforms, one axis after the other, or two of them while what they work on is in a cache."""
+
+    def transform(
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
+        *, spare: bool = False,
+    ) -> None:  # fmt: skip
+        left = list(zip(axes, lengths, strict=True))
+        here, what = source, kind
+        if len(left) > 1 and self.are_planes(target, left[-2:]):
+            self.planes(what, sign, here, target, left[-2:], 1.0 if len(left) > 2 else scale)
+            here, what, left = target, "c2c", left[:-2]
+        while left:
+            axis, points = left.pop()
+            self.along(what, sign, here, target, axis, points, 1.0 if left else scale)
+            here, what = target, "c2c"
+
+    def are_planes(self, target: Lay, two: list[tuple[int, int]]) -> bool:
+        """Tells whether threads have enough planes of two axes, which fill vectors and fit into a cache."""
+        axes, lengths = zip(*two, strict=True)
+        planes = prod(n for i, n in enumerate(target.shape) if i not in axes)
+        small = prod(lengths) * self.complex.itemsize <= PLANE_BYTES
+        return small and min(lengths) >= FEW and max(lengths) <= POINTS and PLANES <= planes <= MOST_ITEMS
+
+    def planes(self, kind: str, sign: int, source: Lay, target: Lay, two: list[tuple[int, int]], scale: float) -> None:
+        """Write down the transforms of two axes, plane by plane."""
+        (one, points), (other, last) = two
+        sides = [(n, source.strides[i], target.strides[i]) for i, n in enumerate(target.shape) if i not in (one, other)]
+        here, there = offsets(sides, 1), offsets(sides, 2)
+        self.b.each()
+        steps = (source.strides[other], target.strides[other], source.strides[one], target.strides[one])
+        self.call(kind, sign, last, target.shape[one], steps, (*source.at[:2], here), (*target.at[:2], there), 1.0)
+        down, across = target.strides[one], target.strides[other]
+        at = (*target.at[:2], there)
+        self.call("c2c", sign, points, target.shape[other], (down, down, across, across), at, at, scale)
+        self.b.each(len(here), self.threads)
+
+    def along(self, kind: str, sign: int, source: Lay, target: Lay, axis: int, points: int, scale: float) -> None:
+        """Write down the transforms of one axis."""
+        dims = batches(source, target, (axis,))
+        here, there = source.strides[axis], target.strides[axis]
+        if not _is_divided(points, prod(d[0] for d in dims)):
+            lanes = dims.pop(_side_by_side(dims, source, target)) if dims else (1, 0, 0)
+            self.shares(kind, sign, points, lanes, (here, there), dims, source.at, target.at, scale)
+            return
+        b, item = self.b, self.complex.itemsize
+        one, other = sides(points)
+        line = points * item
+        work = b.work(prod(d[0] for d in dims) * line, shared=True)
+        factors = turns(one, other, sign, self.complex)
+        b.keep.append(factors)
+        # Numbers j * other + k become results i of lines k, and those the results i + one * j of the whole.
+        sizes, first, last = [d[0] for d in dims], [], []
+        for i, (n, s, t) in enumerate(dims):
+            step = prod(sizes[i + 1 :]) * line
+            first.append((n, s, step))
+            last.append((n, step, t))
+        lanes = (other, here, item)
+        self.shares(kind, sign, one, lanes, (other * here, other * item), first, source.at, work, 1.0, factors)
+        lanes = (one, other * item, there)
+        self.shares(kind, sign, other, lanes, (item, one * there), last, work, target.at, scale)
+
+    def shares(
+        self, kind: str, sign: int, points: int, lanes: Dim, steps: tuple[int, int], dims: list[Dim], source: Pointer,
+        target: Pointer, scale: float, factors: Any = None,
+    ) -> None:  # fmt: skip
+        """Write down the lines of each item of `dims`, so many at a time as are worth a call."""
+        items = prod(d[0] for d in dims)
+        share = pieces(lanes[0], items, points, LANES)
+        each, number, _ = share[0]
+        counts = [each] * number + [n for n, _, _ in share[1:]]
+        calls = [*dims, (len(counts), each * lanes[1], each * lanes[2])]
+        here, there = (*source[:2], offsets(calls, 1)), (*target[:2], offsets(calls, 2))
+        at: Any = 0
+        if factors is not None:
+            places = [factors.ctypes.data + i * each * 2 * self.real.itemsize for i in range(len(counts))]
+            at = places * items
+        self.b.each()
+        self.call(kind, sign, points, counts * items, (*steps, *lanes[1:]), here, there, scale, at, lanes[0])
+        self.b.each(len(counts) * items, self.threads)
+
+    def call(
+        self, kind: str, sign: int, points: int, lines: Any, steps: tuple[int, int, int, int], source: Pointer, target: Pointer,
+        scale: float, factors: Any = 0, turn_step: int = 0,
+    ) -> None:  # fmt: skip
+        """Write down one call; `steps` are bytes from point to point in both arrays, and from line to line."""
+        b, size = self.b, self.real.itemsize
+        (from_point, to_point, from_line, to_line), side, halves = steps, SIDES.index(kind), kind != "c2c" and points % 2 == 0
+        from_part = to_part = size
+        if halves:
+            points //= 2
+            if kind == "r2c":
+                from_point, from_part = 2 * from_point, from_point
+            else:
+                to_point, to_part = 2 * to_point, to_point
+        elif kind != "c2c":
+            side += 2
+        numbers = table(points, self.complex, halves)
+        passes = radices(points)
+        words = (
+            from_point, from_part, from_line, to_point, to_part, to_line, turn_step, len(passes), *passes,
+            *[0] * (MOST_PASSES - len(passes)),
+        )  # fmt: skip
+        head = struct.pack("<5qd", vector_level(), int(size == 8), points, side, int(sign > 0), scale)
+        what = b.constant(head + struct.pack(f"<{len(words)}q", *words))
+        b.keep.append(numbers)
+        begin = numbers.ctypes.data + (2 * (points + 1) * size if halves else 0)
+        work = b.work(2 * (points + 1) * 2 * VECTOR_BYTES)
+        b.call(_kernels.addresses["transform_lines"], [what, lines, source, target, begin, factors, work])
+
+    def plan(self) -> Any:
+        """The finished plan."""
+        return self.b.plan(self.write(), release_gil=self.problem.flops > SMALL_FLOPS)
+
+
+def _side_by_side(dims: list[Dim], source: Lay, target: Lay) -> int:
+    """Returns along which axis lines share vectors: one that fills them, whose elements are neighbours if that can be."""
+
+    def worth(i: int) -> tuple[bool, bool, int]:
+        n, s, t = dims[i]
+        return n >= LANES, (s, t) == (source.dtype.itemsize, target.dtype.itemsize), n
+
+    return max(range(len(dims)), key=worth)
+
+
+def prepare_mixed_radix(p: FftProblem, algorithm: Algorithm) -> Any:
+    """The plan of an Algorithm that `mixed_radix_algorithms` listed."""
+    if algorithm.name == "empty":
+        return empty_plan(p)
+    return MixedRadixSteps(p, 1 if thread_team.forked() else algorithm.threads).plan()
