@@ -101,6 +101,18 @@ def test_long_lines_are_divided(precision: str, level: int, rng: np.random.Gener
     check("c2c", numbers(rng, (1, 2500), dtype), (1,), [2560], 1)
 
 
+@pytest.mark.parametrize("op", ["r2c", "c2r", "c2c of real numbers"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_long_real_lines_are_divided(precision: str, op: str, level: int, rng: np.random.Generator) -> None:
+    for k, (n, shape, axis) in enumerate([
+        (1024, (1,), 0), (1056, (1,), 0), (2310, (3, 1), 1), (2050, (1, 3), 0), (4096, (2, 1), 1), (5000, (9, 1), 1), (26220, (1,), 0),
+        (2200, (2, 1, 2), 1),
+    ]):  # fmt: skip
+        sizes = [m * (n // 2 + 1 if op == "c2r" else n) if i == axis else m for i, m in enumerate(shape)]
+        x = numbers(rng, tuple(sizes), dtype_of(op, precision))
+        check(op, x[..., ::-1] if k % 3 == 1 else x, (axis,), [n], 1 - 2 * (k % 2), 1 + k % 3)
+
+
 def test_random_shapes(rng: np.random.Generator, seed: int) -> None:
     for _ in range(300):
         count = int(rng.integers(1, 4))
@@ -179,8 +191,8 @@ def test_the_largest_and_the_smallest_numbers(level: int) -> None:
     [
         ("r2r", (9, 8), (1,), "not for those of cosines"), ("c2c", (9, 409), (1,), f"prime factors above {LARGEST}"),
         ("c2c", (7, 64), (1,), "fewer than 8 lines"), ("c2c", (2 * 193 * 197,), (0,), ""), ("c2c", (4 * 199,), (0,), "fewer than 8 lines"),
-        ("c2c", (2 * POINTS + 1,), (0,), "prime"), ("r2c", (2, 2048), (1,), "real lines of 2048 points"),
-        ("c2r", (2, 1025), (1,), "real lines of 2048 points"), ("c2c", (2, 1031), (1,), "prime"), ("c2c", (6 * 199,), (0,), "are no product"),
+        ("c2c", (2 * POINTS + 1,), (0,), "prime"), ("r2c", (2, 2048), (1,), ""),
+        ("r2c", (2, 2025), (1,), "odd number"), ("c2r", (2, 1195), (1,), "1194 points are no product"), ("c2c", (2, 1031), (1,), "prime"), ("c2c", (6 * 199,), (0,), "are no product"),
         ("c2c", (400, 400, 400, 4), (3,), "65536"),
     ],
 )  # fmt: skip

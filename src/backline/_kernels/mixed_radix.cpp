@@ -2,15 +2,15 @@
 // line is read once and written once, whatever its steps, so a transform of several axes reads and writes an array once for each axis.
 #include "kernels.hpp"
 #include "radix_passes.hpp"
+#include "real_lines.hpp"
 
 namespace backline {
 namespace {
 
 constexpr int kMostPasses = 16;
 
-// Which side of a line is real, and how it becomes complex. Of an even number of points every two are one number, and the transform is half
-// as long (J. W. Cooley, P. A. W. Lewis and P. D. Welch, "The fast Fourier transform algorithm: programming considerations in the
-// calculation of sine, cosine and Laplace transforms", Journal of Sound and Vibration 12, 1970); of an odd one, imaginary parts are 0.
+// Which side of a line is real, and how it becomes complex. Of an even number of points every two are one number (real_lines.hpp); of an
+// odd one, imaginary parts are 0.
 enum Side : int64_t { kNone, kEvenNumbers, kEvenResults, kOddNumbers, kOddResults };
 
 // In the constant memory of a plan, eight bytes each.
@@ -66,11 +66,7 @@ struct Transform {
                 in = {from, p.from_point, p.from_part, p.from_line != item};
             } else {
                 read(n, from, here);
-                if (p.side == kEvenResults) {
-                    fold(here, there);
-                    std::swap(here, there);
-                    in = Passes::buffer(static_cast<const Point *>(here));
-                }
+                if (p.side == kEvenResults) fold(here);
                 if (p.side == kOddResults) {
                     here[0].im = V{};
                     for (int64_t j = taken(); j < p.points; ++j) here[j] = {here[p.points - j].re, -here[p.points - j].im};
@@ -101,39 +97,23 @@ struct Transform {
                     Passes::split(padded, factor);
                     Passes::times(here[j], factor);
                 }
-            if (p.side == kEvenNumbers) {
-                unfold(here, there);
-                std::swap(here, there);
-            }
+            if (p.side == kEvenNumbers) unfold(here);
             write(n, here, there, to);
         }
 
         // Whether numbers of neighbouring lines are neighbours: complex ones, or the real parts, as the imaginary parts are.
         static BACKLINE_INLINE bool in_lanes(int64_t line, int64_t part) { return (line == 2 * item && part == item) || line == item; }
 
-        // Results of the whole line of those of its even and odd points, and the other way round. Their factors lie
-        // before those of the passes.
-        BACKLINE_INLINE void unfold(const Point *from, Point *to) const {
+        // In place, whose last number has a place of its own; the factors lie before those of the passes.
+        BACKLINE_INLINE void unfold(Point *x) const {
             const T *factor = table - 2 * (p.points + 1);
-            const T half = T(0.5 * p.scale);
-            for (int64_t k = 0; k <= p.points; ++k, factor += 2) {
-                const Point &one = from[k == p.points ? 0 : k], &other = from[k ? p.points - k : 0];
-                const Point even = {one.re + other.re, one.im - other.im};
-                Point odd = {one.im + other.im, other.re - one.re};
-                Passes::turn(odd, factor);
-                to[k] = {(even.re + odd.re) * half, (even.im + odd.im) * half};
-            }
+            x[p.points] = x[0];
+            for (int64_t k = 0; 2 * k <= p.points; ++k, factor += 2) unfold_pair(x[k], x[p.points - k], factor[0], factor[1], T(0.5 * p.scale));
         }
-        BACKLINE_INLINE void fold(Point *from, Point *to) const {
+        BACKLINE_INLINE void fold(Point *x) const {
             const T *factor = table - 2 * (p.points + 1);
-            from[0].im = from[p.points].im = V{};
-            for (int64_t k = 0; k < p.points; ++k, factor += 2) {
-                const Point &one = from[k], &other = from[p.points - k];
-                const T back[] = {factor[0], -factor[1]};
-                Point odd = {one.re - other.re, one.im + other.im};
-                Passes::turn(odd, back);
-                to[k] = {one.re + other.re - odd.im, one.im - other.im + odd.re};
-            }
+            x[0].im = x[p.points].im = V{};
+            for (int64_t k = 0; 2 * k <= p.points; ++k, factor += 2) fold_pair(x[k], x[p.points - k], factor[0], factor[1]);
         }
 
         BACKLINE_INLINE void read(int64_t n, const char *from, Point *to) const {
@@ -253,8 +233,62 @@ void transform_lines(const Lines *p, int64_t lines, const char *from, char *to, 
     TypedVersions<Transform>::table[p->level][p->is_double](*p, lines, from, to, table, turns, work);
 }
 
+// The two results, or numbers, of a long real line that are made of the same two: `count` pairs from the first on.
+struct LineEnds {
+    int64_t level, is_double;
+    int64_t unfolds;  // whether results of the whole are made of those of the half, or the other way round
+    int64_t points;   // of the half
+    double scale;
+};
+
+struct Pairs {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const LineEnds &p, int64_t first, int64_t count, const char *numbers, char *results, const void *factors) {
+        using Passes = RadixPasses<T, Bytes>;
+        using Point = typename Passes::Point;
+        struct Number {
+            T re, im;
+        };
+        constexpr int64_t lanes = Passes::L::count;
+        const T *from = reinterpret_cast<const T *>(numbers), *factor = static_cast<const T *>(factors);
+        T *to = reinterpret_cast<T *>(results);
+        const int64_t n = p.points, end = first + count;
+        const T half = T(0.5 * p.scale);
+        int64_t k = first;
+        for (; k < end; ++k) {
+            if (k > 0 && k + lanes <= end && k + lanes <= n - k - lanes + 1) {
+                for (; k + lanes <= end && k + lanes <= n - k - lanes + 1; k += lanes) {
+                    const int64_t back = n - k - lanes + 1;  // the partner of the last one
+                    Point one, other, f;
+                    Passes::split(from + 2 * k, one);
+                    Passes::split(from + 2 * back, other);
+                    Passes::split(factor + 2 * k, f);
+                    Passes::reverse(other);
+                    if (p.unfolds) unfold_pair(one, other, f.re, f.im, half);
+                    else fold_pair(one, other, f.re, f.im);
+                    Passes::reverse(other);
+                    Passes::join(one, to + 2 * k);
+                    Passes::join(other, to + 2 * back);
+                }
+                if (k == end) break;
+            }
+            const int64_t back = p.unfolds && k == 0 ? 0 : n - k;
+            Number one = {from[2 * k], from[2 * k + 1]}, other = {from[2 * back], from[2 * back + 1]};
+            if (k == 0 && !p.unfolds) one.im = other.im = 0;
+            if (p.unfolds) unfold_pair(one, other, factor[2 * k], factor[2 * k + 1], half);
+            else fold_pair(one, other, factor[2 * k], factor[2 * k + 1]);
+            if (p.unfolds || k > 0) to[2 * (n - k)] = other.re, to[2 * (n - k) + 1] = other.im;
+            to[2 * k] = one.re, to[2 * k + 1] = one.im;
+        }
+    }
+};
+
+void real_line(const LineEnds *p, int64_t first, int64_t count, const char *numbers, char *results, const void *factors) {
+    TypedVersions<Pairs>::table[p->level][p->is_double](*p, first, count, numbers, results, factors);
+}
+
 }  // namespace
 
-int add_mixed_radix(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("transform_lines", transform_lines)}); }
+int add_mixed_radix(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("transform_lines", transform_lines), kernel("real_line", real_line)}); }
 
 }  // namespace backline

@@ -61,6 +61,8 @@ struct RadixPasses {
         L::store(x.im, reinterpret_cast<T *>(at + to.part));
     }
 
+    static BACKLINE_INLINE void reverse(Point &x) { reverse(x, std::make_index_sequence<L::count>()); }
+
     // Complex numbers of neighbouring lanes.
     static BACKLINE_INLINE void split(const T *from, Point &to) {
         Vector one, other;
@@ -102,6 +104,10 @@ struct RadixPasses {
     }
 
   private:
+    template <size_t... I>
+    static BACKLINE_INLINE void reverse(Point &x, std::index_sequence<I...>) {
+        x = {__builtin_shufflevector(x.re, x.re, (L::count - 1 - I)...), __builtin_shufflevector(x.im, x.im, (L::count - 1 - I)...)};
+    }
     template <size_t... I>
     static BACKLINE_INLINE void split(const Vector &one, const Vector &other, Point &to, std::index_sequence<I...>) {
         to.re = __builtin_shufflevector(one, other, (2 * I)...);

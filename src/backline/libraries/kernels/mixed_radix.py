@@ -24,7 +24,7 @@ from ...native.plan_builder import Pointer
 from ...problems.fft_problem import FftProblem
 from ...problems.length_factors import largest_factor
 from ..base import Algorithm, Refusal
-from ..fft_steps import SMALL_FLOPS, Dim, Lay, Steps, batches, empty_plan, offsets, pieces, thread_counts, unfit
+from ..fft_steps import SMALL_FLOPS, Dim, Lay, Steps, batches, empty_plan, offsets, packed, pieces, thread_counts, unfit
 from .vector_level import vector_level
 
 __all__ = ["MIXED_RADIX", "mixed_radix_algorithms", "prepare_mixed_radix"]
@@ -39,6 +39,7 @@ VECTOR_BYTES = 64
 MOST_PASSES = 16
 MOST_ITEMS = 1 << 16  # of places that lines begin in, beside those of one axis
 SIDES = ("c2c", "r2c", "c2r")  # in the order of mixed_radix.cpp, where an odd number of points has two more
+PAIRS = 1 << 12  # results of a long real line that are made at a time
 PLANES, PLANE_BYTES = 8, 1 << 19  # of planes that are transformed along both axes at a time
 
 
@@ -78,11 +79,12 @@ def _refusal(p: FftProblem) -> str:
             if lines < FEW:
                 return f"fewer than {FEW} lines, too short to be divided, are no work for lanes"
             continue
-        one, other = sides(n)
+        halved = real and axis == last
+        if halved and n % 2:
+            return f"real lines of {n} points, an odd number, are not divided"
+        one, other = sides(n // 2 if halved else n)
         if not FEW <= one <= other <= POINTS:
-            return f"{n} points are no product of two numbers from {FEW} to {POINTS}"
-        if real and axis == last:
-            return f"real lines of {n} points are not divided"
+            return f"{one * other} points are no product of two numbers from {FEW} to {POINTS}"
     return ""
 
 
@@ -216,22 +218,75 @@ class MixedRadixSteps(Steps):
             lanes = dims.pop(_side_by_side(dims, source, target)) if dims else (1, 0, 0)
             self.shares(kind, sign, points, lanes, (here, there), dims, source.at, target.at, scale)
             return
-        b, item = self.b, self.complex.itemsize
-        one, other = sides(points)
-        line = points * item
-        work = b.work(prod(d[0] for d in dims) * line, shared=True)
-        factors = turns(one, other, sign, self.complex)
-        b.keep.append(factors)
-        # Numbers j * other + k become results i of lines k, and those the results i + one * j of the whole.
-        sizes, first, last = [d[0] for d in dims], [], []
+        if kind == "c2c":
+            self.as_matrix(sign, points, (here, there), dims, source.at, target.at, scale)
+            return
+        # Two real numbers that are neighbours are one complex number.
+        near, result = self.beside(source, axis), self.beside(target, axis)
+        if near is not source:
+            self.copy(source, near)
+        points //= 2
+        item = self.complex.itemsize
+        work, first, last = self.between(batches(near, result, (axis,)), points * item)
+        if kind == "r2c":
+            self.as_matrix(sign, points, (item, item), first, near.at, work, 1.0)
+            self.pairs(points, last, work, result.at, scale, unfolds=True)
+        else:
+            self.pairs(points, first, near.at, work, 1.0, unfolds=False)
+            self.as_matrix(sign, points, (item, item), last, work, result.at, scale)
+        if result is not target:
+            self.copy(result, target)
+
+    def beside(self, lay: Lay, axis: int) -> Lay:
+        """Returns an array like another one, whose elements along an axis are neighbours: itself, or a place for a copy."""
+        if lay.elements(axis) == 1:
+            return lay
+        return packed(self.b.work(prod(lay.shape) * lay.dtype.itemsize, shared=True), lay.shape, lay.dtype, (axis,))
+
+    def between(self, dims: list[Dim], line: int) -> tuple[Pointer, list[Dim], list[Dim]]:
+        """Returns workspace for lines of so many bytes, and how items lie on the way to it and from it."""
+        sizes, first, last = [d[0] for d in dims], list[Dim](), list[Dim]()
         for i, (n, s, t) in enumerate(dims):
             step = prod(sizes[i + 1 :]) * line
             first.append((n, s, step))
             last.append((n, step, t))
+        return self.b.work(prod(sizes) * line, shared=True), first, last
+
+    def as_matrix(
+        self, sign: int, points: int, steps: tuple[int, int], dims: list[Dim], source: Pointer, target: Pointer, scale: float
+    ) -> None:
+        """Write down complex lines as matrices, whose columns are transformed and then their rows."""
+        (here, there), item = steps, self.complex.itemsize
+        one, other = sides(points)
+        work, first, last = self.between(dims, points * item)
+        factors = turns(one, other, sign, self.complex)
+        self.b.keep.append(factors)
+        # Numbers j * other + k become results i of lines k, and those the results i + one * j of the whole.
         lanes = (other, here, item)
-        self.shares(kind, sign, one, lanes, (other * here, other * item), first, source.at, work, 1.0, factors)
+        self.shares("c2c", sign, one, lanes, (other * here, other * item), first, source, work, 1.0, factors)
         lanes = (one, other * item, there)
-        self.shares(kind, sign, other, lanes, (item, one * there), last, work, target.at, scale)
+        self.shares("c2c", sign, other, lanes, (item, one * there), last, work, target, scale)
+
+    def pairs(
+        self, points: int, dims: list[Dim], source: Pointer, target: Pointer, scale: float, *, unfolds: bool
+    ) -> None:
+        """Write down how long real lines are made of complex ones of half as many points, or those of them."""
+        b, size = self.b, self.real.itemsize
+        factors = _circle(np.arange(points // 2 + 1), 2 * points).astype(self.complex)
+        b.keep.append(factors)
+        count = points // 2 + 1
+        firsts = range(0, count, PAIRS)
+        items = prod(d[0] for d in dims)
+        here, there = (
+            (*at[:2], tuple(offset for offset in offsets(dims, side) for _ in firsts)) for side, at in ((1, source), (2, target))
+        )
+        what = b.constant(struct.pack("<4qd", vector_level(), int(size == 8), int(unfolds), points, scale))
+        counts = [min(PAIRS, count - first) for first in firsts]
+        b.each()
+        b.call(
+            _kernels.addresses["real_line"], [what, [*firsts] * items, counts * items, here, there, factors.ctypes.data]
+        )  # fmt: skip
+        b.each(len(counts) * items, self.threads)
 
     def shares(
         self, kind: str, sign: int, points: int, lanes: Dim, steps: tuple[int, int], dims: list[Dim], source: Pointer,
