@@ -14,6 +14,7 @@ then takes its turn beside the untuned choice. ``--seed N`` draws other sizes: e
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import random
@@ -39,8 +40,28 @@ from backline.nn import grad
 from backline.problems.neural_problem import ELEMENTARY
 from side_by_side import Contestants, Table, geometric_mean, round_by_round, threads_asked, torch_or_none
 
-SEED = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else None
-WITHOUT = sys.argv[sys.argv.index("--without") + 1] if "--without" in sys.argv else ""
+PARTS = "products", "algebra", "transforms", "elementary", "layers", "halves", "contractions"
+
+
+def asked() -> argparse.Namespace:
+    """Returns what the command asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="all without any")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--calibrated", nargs="?", const="", metavar="FILE")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--tuned", action="store_true")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--without", default="", metavar="LIBRARY")
+    parser.add_argument("--json", action="store_true", help="as other benchmarks have it: here results are always kept")
+    words = parser.parse_args()
+    if unknown := set(words.parts) - set(PARTS):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}: they are {', '.join(PARTS)}")
+    return words
+
+
+words = asked()
+SEED, WITHOUT = words.seed, words.without
 SPREAD = 0.7  # of the drawn sizes, in doublings to either side
 rng = np.random.default_rng(1)
 sizes = random.Random(SEED)
@@ -286,7 +307,7 @@ def contractions() -> Iterator[Row]:
         yield f"{equation} {' '.join(str(a.shape) for a in arrays)}", partial(backline.einsum, equation, *arrays), others
 
 
-PARTS = {
+TABLES = {
     "products": products, "algebra": algebra, "transforms": transforms, "elementary": elementary, "layers": layers,
     "halves": halves, "contractions": contractions,
 }  # fmt: skip
@@ -322,17 +343,14 @@ def modes() -> list[Mode]:
     """The modes that the command line asks for, calibrated if need be."""
     found = [Mode("untuned", "")]
     folder = tempfile.mkdtemp()
-    for word in sys.argv[1:]:
-        option, _, file = word.partition("=")
-        if option == "--calibrated":
-            file = os.path.abspath(file) if file else os.path.join(folder, "calibrated.sqlite")
-            if not os.path.exists(file):
-                seconds = sys.argv[sys.argv.index("--seconds") + 1] if "--seconds" in sys.argv else "60"
-                command = [sys.executable, "-m", "backline", "calibrate", "--seconds", seconds, "--threads", str(threads)]
-                subprocess.run(command, env=os.environ | {"BACKLINE_TUNING": file}, check=True)
-            found.append(Mode("calibrated", file))
-        if option == "--tuned":
-            found.append(Mode("tuned", os.path.join(folder, "tuned.sqlite"), measures=True))
+    if words.calibrated is not None:
+        file = os.path.abspath(words.calibrated or os.path.join(folder, "calibrated.sqlite"))
+        if not os.path.exists(file):
+            command = [sys.executable, "-m", "backline", "calibrate", "--seconds", str(words.seconds), "--threads", str(threads)]
+            subprocess.run(command, env=os.environ | {"BACKLINE_TUNING": file}, check=True)
+        found.append(Mode("calibrated", file))
+    if words.tuned:
+        found.append(Mode("tuned", os.path.join(folder, "tuned.sqlite"), measures=True))
     return found
 
 
@@ -362,19 +380,19 @@ def errors(kind: str, ours: Any, others: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    wanted = [name for name in PARTS if name in sys.argv[1:]] or list(PARTS)
+    wanted = [name for name in PARTS if name in words.parts] or PARTS
     if WITHOUT:
         getattr(backline.backends, WITHOUT).enabled = False
-    asked = modes()
-    names = [mode.name for mode in asked]
+    ways = modes()
+    names = [mode.name for mode in ways]
     totals: dict[str, list[dict[str, Any]]] = {}
     for part in wanted:
         drawn = ("" if SEED is None else f"_seed{SEED}") + (f"_without_{WITHOUT}" if WITHOUT else "")
         table = Table(f"{'_'.join(names)}_{part}{drawn}_{ranking_files.here()}", ["numpy", "scipy", "torch"], names)
         measured: list[tuple[str, Any, Contestants, dict[str, list[float]], str]] = []
-        for title, ours, others in PARTS[part]():
-            ran = dict.fromkeys(mode.prepare(ours) for mode in asked)
-            contestants: Contestants = {**{m.name: Timer(ours, setup=m.begin) for m in asked}, **others}
+        for title, ours, others in TABLES[part]():
+            ran = dict.fromkeys(mode.prepare(ours) for mode in ways)
+            contestants: Contestants = {**{m.name: Timer(ours, setup=m.begin) for m in ways}, **others}
             measured.append((title, ours, contestants, timed(contestants), " / ".join(ran)))
             print(f"{part}: {title}", end="\033[K\r", file=sys.stderr)
         for title, ours, contestants, times, ran_on in measured:
@@ -384,7 +402,7 @@ def main() -> None:
                     times[name] += more
             table.add(title, {name: median(each) for name, each in times.items()}, ran_on)
             if part == "transforms":
-                asked[0].begin()
+                ways[0].begin()
                 others = {name: side for name, side in contestants.items() if name not in names}
                 table.rows[-1]["error_over_numpys"] = errors(title.partition(" ")[0], ours, others)
         table.save(**{name: summary(part, name, table.rows) for name in names})

@@ -74,9 +74,12 @@ struct Transform {
             }
             const T *rest = table;
             int64_t l = 1, m = p.points;
-            for (int64_t i = 0; i < p.passes - 1; ++i, l *= p.radices[i - 1]) {
+            const bool mirrored = p.side == kOddNumbers && p.passes > 1;
+            const typename Passes::Groups groups = {p.radices[0], p.radices[0] / 2 + 1};
+            for (int64_t i = 0; i < p.passes - 1; ++i) {
                 m /= p.radices[i];
-                rest = Passes::pass(p.radices[i], in, there, l, m, rest);
+                rest = Passes::pass(p.radices[i], in, there, l, m, rest, mirrored && i ? groups : typename Passes::Groups{l, l});
+                l *= p.radices[i];
                 std::swap(here, there);
                 in = Passes::buffer(static_cast<const Point *>(here));
             }
@@ -86,9 +89,12 @@ struct Transform {
             // Unless the turns of all lanes are there, they have their turn after this.
             const typename Passes::Finish finish = {
                 p.inverse ? p.points : 0, whole ? turn : nullptr, 2 * p.turn_point, p.side == kEvenNumbers ? T(1) : T(p.scale)};
-            Passes::last_pass(p.radices[p.passes - 1], in, out, l, rest, finish);
+            Passes::last_pass(p.radices[p.passes - 1], in, out, l, rest, finish, mirrored ? groups : typename Passes::Groups{l, l});
             if (direct) return;
             std::swap(here, there);
+            if (mirrored)
+                for (int64_t j = 0; j < given(); ++j)
+                    if (j % groups.period >= groups.kept) here[j] = {here[p.points - j].re, -here[p.points - j].im};
             if (turn && !whole)
                 for (int64_t j = 0; j < p.points; ++j) {
                     T padded[2 * count] = {};

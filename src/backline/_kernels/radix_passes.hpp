@@ -88,18 +88,25 @@ struct RadixPasses {
         x.re = re;
     }
 
+    // Which groups of lines a pass takes: the first `kept` of every `period`. Of real numbers, as many as there are after the first pass, of
+    // an odd radix; the others have the results of these, in the reverse order and conjugate.
+    struct Groups {
+        int64_t period, kept;
+    };
+
     // One pass: `l` groups of R lines of `m` points, one behind the other, become R blocks of `l` lines. The table holds cosines and
     // sines of an odd radix, and then the twiddle factors of each point but the first of a group. In the last pass m is 1.
-    static BACKLINE_INLINE const T *pass(int64_t radix, const From &from, Point *to, int64_t l, int64_t m, const T *table) {
+    static BACKLINE_INLINE const T *pass(int64_t radix, const From &from, Point *to, int64_t l, int64_t m, const T *table, const Groups &groups) {
         return by_radix(radix, [&](auto r) __attribute__((always_inline)) {
-            if constexpr (r.value > 0) return lines<r.value>(from, to, l, m, table);
-            else return lines_of_any(int(radix), from, to, l, m, table);
+            if constexpr (r.value > 0) return lines<r.value>(from, to, l, m, table, groups);
+            else return lines_of_any(int(radix), from, to, l, m, table, groups);
         });
     }
-    static BACKLINE_INLINE void last_pass(int64_t radix, const From &from, const To &to, int64_t l, const T *table, const Finish &f) {
+    static BACKLINE_INLINE void last_pass(
+        int64_t radix, const From &from, const To &to, int64_t l, const T *table, const Finish &f, const Groups &groups) {
         by_radix(radix, [&](auto r) __attribute__((always_inline)) {
-            if constexpr (r.value > 0) last_lines<r.value>(from, to, l, table, f);
-            else last_lines_of_any(int(radix), from, to, l, table, f);
+            if constexpr (r.value > 0) last_lines<r.value>(from, to, l, table, f, groups);
+            else last_lines_of_any(int(radix), from, to, l, table, f, groups);
         });
     }
 
@@ -147,38 +154,41 @@ struct RadixPasses {
     }
 
     template <int R>
-    static BACKLINE_INLINE const T *lines(const From &from, Point *to, int64_t l, int64_t m, const T *table) {
+    static BACKLINE_INLINE const T *lines(const From &from, Point *to, int64_t l, int64_t m, const T *table, const Groups &groups) {
         const T *const twiddles = table + kCoefficients<R>;
         const int64_t apart = m * from.step;
-        const char *at = from.at;
-        for (int64_t k = 0; k < l; ++k, at += (R - 1) * apart, to += m) {
-            const T *factor = twiddles;
-            for (int64_t i = 0; i < m; ++i, at += from.step, factor += 2 * (R - 1)) {
-                Point x[R];
+        for (int64_t k0 = 0; k0 < l; k0 += groups.period)
+            for (int64_t k = k0; k < k0 + groups.kept; ++k) {
+                const T *factor = twiddles;
+                const char *at = from.at + k * R * apart;
+                Point *line = to + k * m;
+                for (int64_t i = 0; i < m; ++i, at += from.step, factor += 2 * (R - 1)) {
+                    Point x[R];
 #pragma GCC unroll 16
-                for (int q = 0; q < R; ++q) get(x[q], from, at + q * apart);
-                transform<R>(x, table);
-                to[i] = x[0];
+                    for (int q = 0; q < R; ++q) get(x[q], from, at + q * apart);
+                    transform<R>(x, table);
+                    line[i] = x[0];
 #pragma GCC unroll 16
-                for (int q = 1; q < R; ++q) {
-                    turn(x[q], factor + 2 * (q - 1));
-                    to[q * l * m + i] = x[q];
+                    for (int q = 1; q < R; ++q) {
+                        turn(x[q], factor + 2 * (q - 1));
+                        line[q * l * m + i] = x[q];
+                    }
                 }
             }
-        }
         return twiddles + m * 2 * (R - 1);
     }
     template <int R>
-    static BACKLINE_INLINE void last_lines(const From &from, const To &to, int64_t l, const T *table, const Finish &f) {
-        const char *at = from.at;
-        for (int64_t k = 0; k < l; ++k, at += R * from.step) {
-            Point x[R];
+    static BACKLINE_INLINE void last_lines(const From &from, const To &to, int64_t l, const T *table, const Finish &f, const Groups &groups) {
+        for (int64_t k0 = 0; k0 < l; k0 += groups.period)
+            for (int64_t k = k0; k < k0 + groups.kept; ++k) {
+                const char *at = from.at + k * R * from.step;
+                Point x[R];
 #pragma GCC unroll 16
-            for (int q = 0; q < R; ++q) get(x[q], from, at + q * from.step);
-            transform<R>(x, table);
+                for (int q = 0; q < R; ++q) get(x[q], from, at + q * from.step);
+                transform<R>(x, table);
 #pragma GCC unroll 16
-            for (int q = 0; q < R; ++q) finish(x[q], to, q * l + k, f);
-        }
+                for (int q = 0; q < R; ++q) finish(x[q], to, q * l + k, f);
+            }
     }
 
     template <int R>
@@ -247,23 +257,25 @@ struct RadixPasses {
         x[0] = first;
     }
 
-    static BACKLINE_INLINE const T *lines_of_any(int radix, const From &from, Point *to, int64_t l, int64_t m, const T *table) {
+    static BACKLINE_INLINE const T *lines_of_any(
+        int radix, const From &from, Point *to, int64_t l, int64_t m, const T *table, const Groups &groups) {
         const T *const twiddles = table + coefficients(radix);
-        const char *at = from.at;
-        for (int64_t k = 0; k < l; ++k, at += (radix - 1) * m * from.step, to += m)
-            for (int64_t i = 0; i < m; ++i, at += from.step) {
-                const T *factor = twiddles + i * 2 * (radix - 1);
-                any(radix, from, at, m * from.step, table, [&](Point &x, int q) __attribute__((always_inline)) {
-                    if (q) turn(x, factor + 2 * (q - 1));
-                    to[q * l * m + i] = x;
-                });
-            }
+        for (int64_t k0 = 0; k0 < l; k0 += groups.period)
+            for (int64_t k = k0; k < k0 + groups.kept; ++k)
+                for (int64_t i = 0; i < m; ++i) {
+                    const T *factor = twiddles + i * 2 * (radix - 1);
+                    any(radix, from, from.at + (k * radix * m + i) * from.step, m * from.step, table, [&](Point &x, int q) __attribute__((always_inline)) {
+                        if (q) turn(x, factor + 2 * (q - 1));
+                        to[(q * l + k) * m + i] = x;
+                    });
+                }
         return twiddles + m * 2 * (radix - 1);
     }
-    static BACKLINE_INLINE void last_lines_of_any(int radix, const From &from, const To &to, int64_t l, const T *table, const Finish &f) {
-        const char *at = from.at;
-        for (int64_t k = 0; k < l; ++k, at += radix * from.step)
-            any(radix, from, at, from.step, table, [&](Point &x, int q) __attribute__((always_inline)) { finish(x, to, q * l + k, f); });
+    static BACKLINE_INLINE void last_lines_of_any(
+        int radix, const From &from, const To &to, int64_t l, const T *table, const Finish &f, const Groups &groups) {
+        for (int64_t k0 = 0; k0 < l; k0 += groups.period)
+            for (int64_t k = k0; k < k0 + groups.kept; ++k)
+                any(radix, from, from.at + k * radix * from.step, from.step, table, [&](Point &x, int q) __attribute__((always_inline)) { finish(x, to, q * l + k, f); });
     }
     static BACKLINE_INLINE int64_t coefficients(int64_t radix) { return (radix - 1) * (radix - 1) / 2; }
 

@@ -46,8 +46,9 @@ NEAR = 3.0  # beyond which measurements of the next class of processors are aske
 POWER = 0.5  # of ratios in their mean
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
-# They are refused at some lengths, by no rule. So where one was not measured, that says nothing of other lengths.
-REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n")
+# They are refused at some lengths, MKL's by no rule, or are newer than some rankings: where one was not measured, that says
+# nothing.
+REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n", "kernels.mixed_radix@1", "kernels.mixed_radix@n")
 SMALL = 17.0  # log2 of the operations up to which converting them to float32 may be the fastest
 
 

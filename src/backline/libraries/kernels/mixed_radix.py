@@ -136,33 +136,34 @@ def table(points: int, dtype: Any, halves: bool) -> Any:
 
     With `halves`, before them those by which results of twice as many real points become of these.
     """
-    parts = [_circle(np.arange(points + 1), 2 * points)] if halves else []
+    parts = [_circle(np.arange(points + 1), 2 * points, dtype)] if halves else []
     length = points
     for radix in radices(points):
         rest = length // radix
         if radix % 2:
             half = np.arange(1, (radix - 1) // 2 + 1)
-            parts.append(_circle(np.outer(half, half), radix).conj())
+            parts.append(_circle(np.outer(half, half) % radix, radix, dtype).conj())
         if rest > 1:
-            parts.append(_circle(np.outer(np.arange(rest), np.arange(1, radix)), length))
+            parts.append(_circle(np.outer(np.arange(rest), np.arange(1, radix)), length, dtype))
         length = rest
-    return np.concatenate([part.ravel() for part in (*parts, np.zeros(0))]).astype(dtype)
+    return np.concatenate([part.ravel() for part in (*parts, np.zeros(0, dtype))])
 
 
 def turns(one: int, other: int, sign: int, dtype: Any) -> Any:
     """Returns what the results of the first lines of a divided one are multiplied with, a row for each of their points."""
-    factors = _circle(np.outer(np.arange(one), np.arange(other)), one * other)
-    return (factors.conj() if sign > 0 else factors).astype(dtype)
+    factors = _circle(np.outer(np.arange(one), np.arange(other)), one * other, dtype)
+    return factors.conj() if sign > 0 else factors
 
 
-def _circle(which: Any, points: int) -> Any:
-    """Returns exp(-2 pi i which / points), from two tables of about as many entries."""
-    step = isqrt(points) + 1
-    which = which % points
-    found = _turned(np.arange(step), points)[which % step] * _turned(np.arange(0, points, step), points)[which // step]
+def _circle(which: Any, points: int, dtype: Any) -> Any:
+    """Returns exp(-2 pi i which / points) for numbers from 0 up to `points`, from two tables of about as many entries."""
+    step, wide = isqrt(points) + 1, np.clongdouble if dtype == np.complex128 else np.complex128
+    near, far = (_turned(np.arange(*some), points).astype(wide) for some in ((step,), (0, points + 1, step)))
+    rows, columns = np.divmod(which, step)
+    found = near[columns] * far[rows]
     for part in (found.real, found.imag):
         part[np.abs(part) < NOTHING] = 0  # at quarters of the circle, where results of real numbers are real
-    return found
+    return found.astype(dtype)
 
 
 def _turned(which: Any, points: int) -> Any:
@@ -272,7 +273,7 @@ class MixedRadixSteps(Steps):
     ) -> None:
         """Write down how long real lines are made of complex ones of half as many points, or those of them."""
         b, size = self.b, self.real.itemsize
-        factors = _circle(np.arange(points // 2 + 1), 2 * points).astype(self.complex)
+        factors = _circle(np.arange(points // 2 + 1), 2 * points, self.complex)
         b.keep.append(factors)
         count = points // 2 + 1
         firsts = range(0, count, PAIRS)
