@@ -231,7 +231,8 @@ OWN = {
     "numpy": _UNIFORM + _PLANS + _TRANSFORMS,
     "scipy": _UNIFORM + _TRANSFORMS,
     "libmvec": _UNIFORM,
-    **dict.fromkeys(("openblas", "blis", "kernels"), _UNIFORM + _PLANS),
+    **dict.fromkeys(("openblas", "blis"), _UNIFORM + _PLANS),
+    "kernels": _UNIFORM + _PLANS + _TRANSFORMS,
 }  # fmt: skip
 MODULES = sorted({path.partition(".")[0] for path in (*MODEL, *OWN)} - {""})
 

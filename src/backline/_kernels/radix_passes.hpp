@@ -275,7 +275,9 @@ struct RadixPasses {
         int radix, const From &from, const To &to, int64_t l, const T *table, const Finish &f, const Groups &groups) {
         for (int64_t k0 = 0; k0 < l; k0 += groups.period)
             for (int64_t k = k0; k < k0 + groups.kept; ++k)
-                any(radix, from, from.at + k * radix * from.step, from.step, table, [&](Point &x, int q) __attribute__((always_inline)) { finish(x, to, q * l + k, f); });
+                any(radix, from, from.at + k * radix * from.step, from.step, table, [&](Point &x, int q) __attribute__((always_inline)) {
+                    finish(x, to, q * l + k, f);
+                });
     }
     static BACKLINE_INLINE int64_t coefficients(int64_t radix) { return (radix - 1) * (radix - 1) / 2; }
 
