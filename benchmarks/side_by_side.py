@@ -57,7 +57,7 @@ def round_by_round(contestants: Contestants, *, seconds: float, rounds: int, qui
         return done >= rounds or (done >= 5 and taken > 20) or (done >= 3 and taken > 60)
 
     def hopeless(name: str) -> bool:
-        """Whether NumPy, as in its products of float16, takes a minute for what another does in milliseconds."""
+        """Tells whether a contestant took seconds for what another does in milliseconds, as NumPy does in products of float16."""
         return done > 0 and times[name][0] > max(1, 100 * min(first for first, *_ in times.values()))
 
     while not enough():

@@ -55,6 +55,23 @@ def test_what_takes_over_a_second_is_called_once_a_round(script: Any) -> None:
     assert calls == [1] * 3
 
 
+def test_what_takes_seconds_beside_milliseconds_is_timed_in_one_round(script: Any) -> None:
+    calls: list[str] = []
+
+    def contestant(name: str, seconds: float) -> Any:
+        class Timed(script.Timer):
+            def timeit(self, count: int = 1) -> float:
+                calls.append(name)
+                return seconds * count
+
+        return Timed()
+
+    contestants = {"fast": contestant("fast", 0.011), "slow": contestant("slow", 1.05), "hopeless": contestant("hopeless", 1.2)}
+    times = script.round_by_round(contestants, seconds=0.0, rounds=3, quiet=False)
+    assert {name: len(each) for name, each in times.items()} == dict.fromkeys(contestants, 3)
+    assert calls.count("hopeless") == 1 and calls.count("slow") == 3
+
+
 def test_beside_other_work_no_round_is_made_again(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "share_a_core", lambda: pytest.fail("asked"))
     assert len(script.round_by_round({"one": lambda: None}, seconds=0.0, rounds=2, quiet=False)["one"]) == 2
