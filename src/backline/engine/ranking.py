@@ -54,6 +54,7 @@ MADE_FOR_THE_OPERATION = "kernels"
 COMPILED = "jit"  # an algorithm of MKL's
 # Small products with few rows are no such case, but of 16-bit floats, which others convert.
 FEW_ROWS = "few_rows"
+MIXED_RADIX = "mixed_radix"  # nor are transforms, which every library has: where nothing of it was measured it comes after the others
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "libmvec", "numpy")
 FIRST_ON_INTEL, SECOND_ON_INTEL = "mkl", "openblas"  # the first of them has its best kernels for Intel's processors
 
@@ -101,7 +102,7 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packer: str = "") -> 
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
     leads = a.library == packer or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
     leads = leads or LEADS in a.traits or (
-        a.library == MADE_FOR_THE_OPERATION and (a.name != FEW_ROWS or large or bool(a.precision))
+        a.library == MADE_FOR_THE_OPERATION and a.name != MIXED_RADIX and (a.name != FEW_ROWS or large or bool(a.precision))
         and not _names(tuple(order), MADE_FOR_THE_OPERATION)
     )  # fmt: skip
     known = -1 if leads else order.index(key) if key in order else len(order)
@@ -208,7 +209,7 @@ def leader(problem: Any, order: Sequence[str]) -> str:
     small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64 and problem.flops < LARGE
     if small and "mkl.jit@1" not in order and here().maker == "intel":
         return "mkl"
-    if _names(tuple(order), MADE_FOR_THE_OPERATION) or not getattr(problem, "suits_loops", True):
+    if problem.family == "fft" or _names(tuple(order), MADE_FOR_THE_OPERATION) or not getattr(problem, "suits_loops", True):
         return ""
     if problem.family == "matmul" and problem.flops < LARGE and problem.dtype.itemsize > 2:
         return ""
