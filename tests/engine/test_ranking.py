@@ -517,3 +517,11 @@ def test_convolutions_that_another_class_did_not_measure_are_expected_by_the_fac
 def test_no_problem_is_ranked_twice(processors: ProcessorClass) -> None:
     keys = [entry["example"] for entry in ranking_files._read(processors).entries()]
     assert keys and len(keys) == len(set(keys))
+
+
+def test_transforms_of_ours_lead_only_where_they_were_measured() -> None:
+    ours, other = Algorithm(library="kernels", name="mixed_radix"), Algorithm(library="mkl", name="dfti")
+    for large in (False, True):
+        assert ranking.place(ours, ("mkl.dfti@1",), large) > ranking.place(other, ("mkl.dfti@1",), large)
+        both = ("kernels.mixed_radix@1", "mkl.dfti@1")
+        assert ranking.place(ours, both, large) < ranking.place(other, both, large)

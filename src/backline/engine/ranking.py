@@ -54,7 +54,8 @@ MADE_FOR_THE_OPERATION = "kernels"
 COMPILED = "jit"  # an algorithm of MKL's
 # Small products with few rows are no such case, but of 16-bit floats, which others convert.
 FEW_ROWS = "few_rows"
-MIXED_RADIX = "mixed_radix"  # nor are transforms, which every library has: where nothing of it was measured it comes after the others
+# Nor are transforms, which every library has: where nothing of these was measured they come after the others.
+MIXED_RADIX = "mixed_radix"
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "libmvec", "numpy")
 FIRST_ON_INTEL, SECOND_ON_INTEL = "mkl", "openblas"  # the first of them has its best kernels for Intel's processors
 
