@@ -65,7 +65,7 @@ def test_radices_make_the_length() -> None:
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_every_length(precision: str, op: str, level: int, rng: np.random.Generator) -> None:
-    for i, n in enumerate([*range(1, 68), 97, 121, 128, 169, 199, 210, 256, 343, 398, 512, 605, 1001, 1024, 2187, 4096]):
+    for i, n in enumerate([*range(1, 68), 97, 121, 128, 169, 199, 210, 256, 343, 398, 401, 512, 1203, 605, 1001, 1024, 2187, 4096]):
         lengths = [max(n, 2)] if op == "c2r" else None
         points = n // 2 + 1 if op == "c2r" and n > 1 else max(n, 2) if op == "c2r" else n
         check(op, numbers(rng, (8 + i % 27, points), dtype_of(op, precision)), (1,), lengths, 1 - 2 * (i % 2))
@@ -193,7 +193,7 @@ def test_the_largest_and_the_smallest_numbers(level: int) -> None:
         ("c2c", (7, 64), (1,), "fewer than 8 lines"), ("c2c", (2 * 193 * 197,), (0,), ""), ("c2c", (4 * 199,), (0,), "fewer than 8 lines"),
         ("c2c", (2 * POINTS + 1,), (0,), "prime"), ("r2c", (2, 2048), (1,), ""),
         ("r2c", (2, 2025), (1,), "odd number"), ("c2r", (2, 1195), (1,), "1194 points are no product"), ("c2c", (2, 1031), (1,), "prime"), ("c2c", (6 * 199,), (0,), "are no product"),
-        ("c2c", (400, 400, 400, 4), (3,), "65536"),
+        ("c2c", (400, 400, 400, 4), (3,), "65536"), ("c2c", (1 << 21,), (0,), "keeps as many numbers"), ("r2c", (1 << 21,), (0,), ""),
     ],
 )  # fmt: skip
 def test_what_is_refused(op: str, shape: tuple[int, ...], axes: tuple[int, ...], said: str) -> None:

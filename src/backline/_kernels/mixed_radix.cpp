@@ -295,6 +295,8 @@ void real_line(const LineEnds *p, int64_t first, int64_t count, const char *numb
 
 }  // namespace
 
-int add_mixed_radix(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("transform_lines", transform_lines), kernel("real_line", real_line)}); }
+int add_mixed_radix(PyObject *, PyObject *addresses) {
+    return add_kernels(addresses, {kernel("transform_lines", transform_lines), kernel("real_line", real_line)});
+}
 
 }  // namespace backline

@@ -30,12 +30,13 @@ from .vector_level import vector_level
 __all__ = ["MIXED_RADIX", "mixed_radix_algorithms", "prepare_mixed_radix"]
 
 MIXED_RADIX = "mixed_radix"
-LARGEST = 401  # prime factor
+LARGEST = 401  # prime factor: kLargestRadix of radix_passes.hpp
 POINTS = 4096  # of a line that is not divided: so many lie in a cache
 LANES = 16  # lines of a vector, of the widest
 FEW, DIVIDED = LANES // 2, 1024  # of fewer lines each is divided, if it has at least so many points
 VECTOR_BYTES = 64
-MOST_PASSES = 16
+MOST_PASSES = 16  # kMostPasses of mixed_radix.cpp
+MOST_POINTS = 1 << 20  # of a complex line that is divided: its plan keeps a number for each
 MOST_ITEMS = 1 << 16  # of places that lines begin in, beside those of one axis
 SIDES = ("c2c", "r2c", "c2r")  # in the order of mixed_radix.cpp, where an odd number of points has two more
 PAIRS = 1 << 12  # results of a long real line that are made at a time
@@ -81,9 +82,12 @@ def _refusal(p: FftProblem) -> str:
         halved = real and axis == last
         if halved and n % 2:
             return f"real lines of {n} points, an odd number, are not divided"
-        one, other = sides(n // 2 if halved else n)
+        points = n // 2 if halved else n
+        if points > MOST_POINTS:
+            return f"a plan for lines of {points} points keeps as many numbers: at most {MOST_POINTS} are divided"
+        one, other = sides(points)
         if not FEW <= one <= other <= POINTS:
-            return f"{one * other} points are no product of two numbers from {FEW} to {POINTS}"
+            return f"{points} points are no product of two numbers from {FEW} to {POINTS}"
     return ""
 
 
@@ -117,7 +121,7 @@ def radices(points: int) -> tuple[int, ...]:
     twos = (points & -points).bit_length() - 1
     rest, odd = points >> twos, 3
     while twos:
-        step = 3 if twos not in (2, 4) and twos >= 3 else min(twos, 2)
+        step = 2 if twos in (2, 4) else min(twos, 3)
         found.append(1 << step)
         twos -= step
     found.sort()
@@ -129,7 +133,7 @@ def radices(points: int) -> tuple[int, ...]:
     return tuple(found) or (1,)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # for the axes of one array: plans keep theirs
 def table(points: int, dtype: Any, halves: bool) -> Any:
     """Returns the factors that passes multiply with, one pass behind the other, as radix_passes.hpp reads them: complex numbers.
 
