@@ -11,7 +11,8 @@ from fft_cases import allowed, arrays_like, error, problem, wanted
 from backline import _kernels, libraries
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.kernels import mixed_radix
-from backline.libraries.kernels.mixed_radix import LARGEST, POINTS, radices, sides
+from backline.libraries.kernels.mixed_radix import MOST_SIDE
+from backline.libraries.kernels.radix_tables import BY_DEFINITION, convolution, passes, radices, sides
 from support import clean, rng, seed
 
 Array = Any
@@ -62,10 +63,19 @@ def test_radices_make_the_length() -> None:
         assert one * other == n and one <= other
 
 
+def test_large_primes_are_convolved() -> None:
+    for n in range(1, MOST_SIDE):
+        convolved = prime, points = convolution(n)
+        assert np.prod([prime or 1, *passes(n, convolved)]) == n and max(passes(n, convolved), default=1) <= BY_DEFINITION
+        assert not prime or points == prime - 1 or points >= 2 * prime - 3
+        assert max(radices(points)) <= BY_DEFINITION if prime else points == 0
+
+
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_every_length(precision: str, op: str, level: int, rng: np.random.Generator) -> None:
-    for i, n in enumerate([*range(1, 68), 97, 121, 128, 169, 199, 210, 256, 343, 398, 401, 512, 1203, 605, 1001, 1024, 2187, 4096]):
+    for i, n in enumerate([*range(1, 68), 97, 121, 128, 169, 199, 210, 256, 343, 398, 401, 512, 1203, 605, 1001, 1024, 2187, 4096,
+              83, 89, 107, 178, 179, 227, 263, 356, 771, 797, 1319, 1327, 2654, 3603, 4093]):
         lengths = [max(n, 2)] if op == "c2r" else None
         points = n // 2 + 1 if op == "c2r" and n > 1 else max(n, 2) if op == "c2r" else n
         check(op, numbers(rng, (8 + i % 27, points), dtype_of(op, precision)), (1,), lengths, 1 - 2 * (i % 2))
@@ -94,7 +104,8 @@ def test_every_layout(shape: tuple[int, ...], axes: tuple[int, ...], precision: 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_long_lines_are_divided(precision: str, level: int, rng: np.random.Generator) -> None:
     dtype = dtype_of("c2c", precision)
-    for shape, axis in (((1024,), 0), ((4096,), 0), ((1155,), 0), ((2, 1280), 1), ((1408, 3), 0), ((2, 2400, 2), 1), ((35321,), 0), ((9, 5000), 1)):
+    for shape, axis in (((1024,), 0), ((4096,), 0), ((1155,), 0), ((2, 1280), 1), ((1408, 3), 0), ((2, 2400, 2), 1), ((35321,), 0), ((9, 5000), 1), ((1319 * 9,), 0),
+                        ((2 * 8, 8 * 1033), 1), ((8 * 4663,), 0), ((397 * 227,), 0), ((263 * 389,), 0)):
         for sign, form in ((-1, 0), (1, 1)):
             x = numbers(rng, shape, dtype)
             check("c2c", x[..., ::-1] if form else x, (axis,), None, sign, 1 + form * 2)
@@ -144,7 +155,7 @@ def test_divided_lines_have_the_same_bits_on_any_number_of_threads(rng: np.rando
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_its_line(bad: float, op: str, level: int, rng: np.random.Generator) -> None:
-    for n in (12, 45, 46):
+    for n in (12, 45, 46, 89, 2 * 227):
         x = numbers(rng, (19, n), dtype_of(op, "float64"))
         clean = x.copy()
         x[5, 7] = bad
@@ -155,7 +166,7 @@ def test_what_is_not_finite_stays_in_its_line(bad: float, op: str, level: int, r
 
 
 @pytest.mark.parametrize("bad", [1e30, np.inf, np.nan])
-@pytest.mark.parametrize("n", [45, 46, 64])
+@pytest.mark.parametrize("n", [45, 46, 64, 267, 454])
 def test_imaginary_parts_that_have_no_say(n: int, bad: float, level: int, rng: np.random.Generator) -> None:
     x = numbers(rng, (11, n // 2 + 1), "complex64")
     clean = x.copy()
@@ -168,7 +179,7 @@ def test_imaginary_parts_that_have_no_say(n: int, bad: float, level: int, rng: n
 
 @pytest.mark.parametrize("op", ["r2c", "c2c of real numbers"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [45, 46, 64])
+@pytest.mark.parametrize("n", [45, 46, 64, 267, 454])
 def test_what_is_real_in_spectra_of_real_numbers_has_no_imaginary_part(
     n: int, dtype: str, op: str, level: int, rng: np.random.Generator
 ) -> None:
@@ -181,19 +192,19 @@ def test_the_largest_and_the_smallest_numbers(level: int) -> None:
     for dtype in ("complex64", "complex128"):
         info = np.finfo(dtype)
         for size in (float(info.max) / 512, float(info.tiny), float(info.smallest_subnormal)):
-            x = np.full((16, 45), size, dtype)
-            y = kernels.prepare(problem("c2c", x), on(1))(x)
-            assert np.allclose(y[:, 0], 45 * x[:, 0], rtol=1e-6, atol=0) and np.isfinite(y).all()
+            for n in (45, 89, 227):
+                x = np.full((16, n), size, dtype)
+                y = kernels.prepare(problem("c2c", x), on(1))(x)
+                assert np.allclose(y[:, 0], n * x[:, 0], rtol=1e-6, atol=0) and np.isfinite(y).all()
 
 
 @pytest.mark.parametrize(
     ("op", "shape", "axes", "said"),
     [
-        ("r2r", (9, 8), (1,), "not for those of cosines"), ("c2c", (9, 409), (1,), f"prime factors above {LARGEST}"),
-        ("c2c", (7, 64), (1,), "fewer than 8 lines"), ("c2c", (2 * 193 * 197,), (0,), ""), ("c2c", (4 * 199,), (0,), "fewer than 8 lines"),
-        ("c2c", (2 * POINTS + 1,), (0,), "prime"), ("r2c", (2, 2048), (1,), ""),
-        ("r2c", (2, 2025), (1,), "odd number"), ("c2r", (2, 1195), (1,), "1194 points are no product"), ("c2c", (2, 1031), (1,), "prime"), ("c2c", (6 * 199,), (0,), "are no product"),
-        ("c2c", (400, 400, 400, 4), (3,), "65536"), ("c2c", (1 << 21,), (0,), "keeps as many numbers"), ("r2c", (1 << 21,), (0,), ""),
+        ("r2r", (9, 8), (1,), "not for those of cosines"), ("c2c", (9, 409), (1,), ""), ("c2c", (7, 64), (1,), "fewer than 8 lines"), ("c2c", (2 * 193 * 197,), (0,), ""), ("c2c", (4 * 199,), (0,), "fewer than 8 lines"),
+        ("c2c", (8 * 8191,), (0,), ""), ("c2c", (8 * 8209,), (0,), "are no product"), ("r2c", (2, 2048), (1,), ""),
+        ("r2c", (2, 2025), (1,), "odd number"), ("c2r", (2, 1195), (1,), "1194 points are no product"), ("c2c", (2, 1031), (1,), "are no product"), ("c2c", (6 * 199,), (0,), "are no product"),
+        ("c2c", (400, 400, 400, 4), (3,), "65536"), ("c2c", (1 << 21,), (0,), "keeps as many numbers"), ("c2c", (409 * 419,), (0,), "lose too many digits"), ("c2c", (401 * 419,), (0,), ""), ("r2c", (1 << 21,), (0,), ""),
     ],
 )  # fmt: skip
 def test_what_is_refused(op: str, shape: tuple[int, ...], axes: tuple[int, ...], said: str) -> None:

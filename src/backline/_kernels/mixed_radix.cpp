@@ -1,13 +1,11 @@
 // Fourier transforms of many lines, or of one that is divided into lines: as many at a time as a vector has lanes (radix_passes.hpp). A
 // line is read once and written once, whatever its steps, so a transform of several axes reads and writes an array once for each axis.
 #include "kernels.hpp"
-#include "radix_passes.hpp"
+#include "prime_radix.hpp"
 #include "real_lines.hpp"
 
 namespace backline {
 namespace {
-
-constexpr int kMostPasses = 16;
 
 // Which side of a line is real, and how it becomes complex. Of an even number of points every two are one number (real_lines.hpp); of an
 // odd one, imaginary parts are 0.
@@ -24,6 +22,7 @@ struct Lines {
     int64_t to_point, to_part, to_line;
     int64_t turn_point;  // elements of `turns` from one point to the next
     int64_t passes, radices[kMostPasses];
+    Convolution last;  // after them, if there is one
 };
 
 struct Transform {
@@ -37,8 +36,8 @@ struct Transform {
     struct Run {
         using L = Lanes<T, Bytes>;
         using V = typename L::Vector;
-        using Passes = RadixPasses<T, Bytes>;
-        using Point = typename Passes::Point;
+        using R = RadixPasses<T, Bytes>;
+        using Point = typename R::Point;
         static constexpr int count = L::count;
         static constexpr int64_t item = sizeof(T);
 
@@ -54,14 +53,14 @@ struct Transform {
         }
 
         BACKLINE_INLINE void all(int64_t lines, const char *from, char *to, char *work) const {
-            Point *const buffers[] = {reinterpret_cast<Point *>(work), reinterpret_cast<Point *>(work) + p.points + 1};
             for (int64_t done = 0; done < lines; done += count, from += count * p.from_line, to += count * p.to_line)
-                some(std::min<int64_t>(count, lines - done), from, to, turns ? turns + 2 * done : nullptr, buffers[0], buffers[1]);
+                some(std::min<int64_t>(count, lines - done), from, to, turns ? turns + 2 * done : nullptr, reinterpret_cast<Point *>(work));
         }
 
-        BACKLINE_INLINE void some(int64_t n, const char *from, char *to, const T *turn, Point *here, Point *there) const {
+        BACKLINE_INLINE void some(int64_t n, const char *from, char *to, const T *turn, Point *work) const {
+            Point *here = work, *there = here + p.points + 1, *const spare = there + p.points + 1;
             const bool whole = n == count;
-            typename Passes::From in = Passes::buffer(static_cast<const Point *>(here));
+            typename R::From in = R::buffer(static_cast<const Point *>(here));
             if (whole && (p.side == kNone || p.side == kEvenNumbers) && in_lanes(p.from_line, p.from_part)) {
                 in = {from, p.from_point, p.from_part, p.from_line != item};
             } else {
@@ -72,26 +71,24 @@ struct Transform {
                     for (int64_t j = taken(); j < p.points; ++j) here[j] = {here[p.points - j].re, -here[p.points - j].im};
                 }
             }
-            const T *rest = table;
-            int64_t l = 1, m = p.points;
-            const bool mirrored = p.side == kOddNumbers && p.passes > 1;
-            const typename Passes::Groups groups = {p.radices[0], p.radices[0] / 2 + 1};
-            for (int64_t i = 0; i < p.passes - 1; ++i) {
-                m /= p.radices[i];
-                rest = Passes::pass(p.radices[i], in, there, l, m, rest, mirrored && i ? groups : typename Passes::Groups{l, l});
-                l *= p.radices[i];
-                std::swap(here, there);
-                in = Passes::buffer(static_cast<const Point *>(here));
-            }
+            const bool ends = !p.last.prime;
+            const bool mirrored = p.side == kOddNumbers && p.passes > ends;
+            const Groups groups = mirrored ? Groups{p.radices[0], p.radices[0] / 2 + 1} : Groups{1, 1};
             const bool direct = whole && (p.side == kNone || p.side == kEvenResults) && in_lanes(p.to_line, p.to_part);
-            typename Passes::To out = Passes::buffer(there);
+            Point *const last = p.passes % 2 == ends ? here : there, *const results = last == here ? there : here;
+            typename R::To out = R::buffer(results);
             if (direct) out = {to, p.to_point, p.to_part, p.to_line != item};
             // Unless the turns of all lanes are there, they have their turn after this.
-            const typename Passes::Finish finish = {
-                p.inverse ? p.points : 0, whole ? turn : nullptr, 2 * p.turn_point, p.side == kEvenNumbers ? T(1) : T(p.scale)};
-            Passes::last_pass(p.radices[p.passes - 1], in, out, l, rest, finish, mirrored ? groups : typename Passes::Groups{l, l});
+            const Finish finish = {p.inverse ? p.points : 0, whole ? turn : nullptr, 2 * p.turn_point, p.side == kEvenNumbers ? 1 : p.scale};
+            constexpr auto run = TypedVersions<RunPasses>::table[Bytes / 32][sizeof(T) / 8];
+            if (p.passes) run({p.radices, p.passes, p.points, ends, groups, in, out, here, there, finish, table});
+            if (!ends) {
+                if (p.passes) in = R::buffer(static_cast<const Point *>(last));
+                const PrimeRadix<T, Bytes> convolution = {p.last, table + p.last.table, run};
+                convolution.last_pass(in, out, p.points / p.last.prime, finish, groups, spare);
+            }
             if (direct) return;
-            std::swap(here, there);
+            here = results, there = last;
             if (mirrored)
                 for (int64_t j = 0; j < given(); ++j)
                     if (j % groups.period >= groups.kept) here[j] = {here[p.points - j].re, -here[p.points - j].im};
@@ -100,8 +97,8 @@ struct Transform {
                     T padded[2 * count] = {};
                     std::memcpy(padded, turn + j * 2 * p.turn_point, size_t(2 * n * item));
                     Point factor;
-                    Passes::split(padded, factor);
-                    Passes::times(here[j], factor);
+                    R::split(padded, factor);
+                    R::times(here[j], factor);
                 }
             if (p.side == kEvenNumbers) unfold(here);
             write(n, here, there, to);
@@ -136,7 +133,7 @@ struct Transform {
                         L::load(to[j].im, some + count);
                     } else {
                         std::memcpy(some, at, size_t(2 * n * item));
-                        Passes::split(some, to[j]);
+                        R::split(some, to[j]);
                     }
                 }
             else if (p.from_point == step * item && p.from_part == item)
@@ -180,7 +177,7 @@ struct Transform {
                         std::memcpy(at, some, size_t(n * item));
                         if (step == 2) std::memcpy(at + p.to_part, some + count, size_t(n * item));
                     } else {
-                        Passes::join(from[j], some);
+                        R::join(from[j], some);
                         std::memcpy(at, some, size_t(2 * n * item));
                     }
                 }

@@ -10,7 +10,31 @@
 namespace backline {
 
 constexpr int kLargestRadix = 401;
+constexpr int kMostPasses = 16;
 constexpr int kTerms = 16;  // of a sum before it is added to others: fewer digits are lost
+
+// Where a pass reads or writes points: real and imaginary parts `part` bytes apart or, of complex numbers of neighbouring lanes that are
+// neighbours in memory, in turn.
+template <class Byte>
+struct Place {
+    Byte *at;
+    int64_t step, part;  // bytes
+    bool in_turn;
+};
+
+// What the last pass does with results beside writing them.
+struct Finish {
+    int64_t reversed;   // the number of points, if those of the other sign are wanted, which are the same in the reverse order; or 0
+    const void *turns;  // numbers that those of each point and lane are multiplied with, or null
+    int64_t turn_step;
+    double scale;
+};
+
+// Which groups of lines a pass takes: the first `kept` of every `period`. Of real numbers, as many as there are after the first pass, of
+// an odd radix; the others have the results of these, in the reverse order and conjugate.
+struct Groups {
+    int64_t period, kept;
+};
 
 template <class T, int Bytes>
 struct RadixPasses {
@@ -20,26 +44,12 @@ struct RadixPasses {
         Vector re, im;
     };
 
-    // Where a pass reads or writes points: real and imaginary parts `part` bytes apart or, of complex numbers of neighbouring lanes that are
-    // neighbours in memory, in turn.
-    template <class Byte>
-    struct Place {
-        Byte *at;
-        int64_t step = sizeof(Point), part = sizeof(Vector);  // bytes
-        bool in_turn = false;
-    };
     using From = Place<const char>;
     using To = Place<char>;
-    static BACKLINE_INLINE From buffer(const Point *points) { return {reinterpret_cast<const char *>(points)}; }
-    static BACKLINE_INLINE To buffer(Point *points) { return {reinterpret_cast<char *>(points)}; }
-
-    // What the last pass does with results beside writing them.
-    struct Finish {
-        int64_t reversed;  // the number of points, if those of the other sign are wanted, which are the same in the reverse order; or 0
-        const T *turns;    // numbers that those of each point and lane are multiplied with, or null
-        int64_t turn_step;
-        T scale;
-    };
+    static BACKLINE_INLINE From buffer(const Point *points) {
+        return {reinterpret_cast<const char *>(points), sizeof(Point), sizeof(Vector), false};
+    }
+    static BACKLINE_INLINE To buffer(Point *points) { return {reinterpret_cast<char *>(points), sizeof(Point), sizeof(Vector), false}; }
 
     static BACKLINE_INLINE void get(Point &x, const From &from, const char *at) {
         if (from.in_turn) return split(reinterpret_cast<const T *>(at), x);
@@ -50,11 +60,11 @@ struct RadixPasses {
         if (f.reversed) j = j ? f.reversed - j : 0;
         if (f.turns) {
             Point factor;
-            split(f.turns + j * f.turn_step, factor);
+            split(static_cast<const T *>(f.turns) + j * f.turn_step, factor);
             times(x, factor);
         }
-        x.re *= f.scale;
-        x.im *= f.scale;
+        x.re *= T(f.scale);
+        x.im *= T(f.scale);
         char *at = to.at + j * to.step;
         if (to.in_turn) return join(x, reinterpret_cast<T *>(at));
         L::store(x.re, reinterpret_cast<T *>(at));
@@ -87,12 +97,6 @@ struct RadixPasses {
         x.im = x.re * factor[1] + x.im * factor[0];
         x.re = re;
     }
-
-    // Which groups of lines a pass takes: the first `kept` of every `period`. Of real numbers, as many as there are after the first pass, of
-    // an odd radix; the others have the results of these, in the reverse order and conjugate.
-    struct Groups {
-        int64_t period, kept;
-    };
 
     // One pass: `l` groups of R lines of `m` points, one behind the other, become R blocks of `l` lines. The table holds cosines and
     // sines of an odd radix, and then the twiddle factors of each point but the first of a group. In the last pass m is 1.
@@ -342,6 +346,41 @@ struct RadixPasses {
             put(x, one);
             put(y, other);
         }
+    }
+};
+
+// The passes of a length, from the first on.
+struct Passes {
+    const int64_t *radices;
+    int64_t count, points;
+    bool ends;  // whether the last one is the last of its length, which writes to `to` and finishes
+    Groups groups;  // of all but the first
+    Place<const char> from;
+    Place<char> to;
+    void *here, *there;  // buffers, of which the first pass writes to `there`, and each to the one that the pass before it read
+    Finish finish;
+    const void *table;
+};
+
+struct RunPasses {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Passes &p) {
+        using R = RadixPasses<T, Bytes>;
+        using Point = typename R::Point;
+        Point *here = static_cast<Point *>(p.here), *there = static_cast<Point *>(p.there);
+        const T *table = static_cast<const T *>(p.table);
+        typename R::From in = p.from;
+        int64_t l = 1, m = p.points;
+        for (int64_t i = 0; i < p.count - p.ends; ++i) {
+            m /= p.radices[i];
+            table = R::pass(p.radices[i], in, there, l, m, table, i ? p.groups : Groups{1, 1});
+            l *= p.radices[i];
+            std::swap(here, there);
+            in = R::buffer(static_cast<const Point *>(here));
+        }
+        const typename R::To out = p.to;
+        const Finish finish = p.finish;
+        if (p.ends) R::last_pass(p.radices[p.count - 1], in, out, l, table, finish, l > 1 ? p.groups : Groups{1, 1});
     }
 };
 

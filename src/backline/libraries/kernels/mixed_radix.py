@@ -1,19 +1,17 @@
 """Fourier transforms by compiled loops that take as many lines at a time as a vector has lanes.
 
-A length is a product of radices up to 401, each of which is a pass (T. G. Stockham, "High-speed convolution and
-correlation", AFIPS Spring Joint Computer Conference, 1966). Prime factors above 13 are summed up by definition, which costs less
-than a convolution where there are several lines, and loses fewer digits. A long line is divided into shorter ones, which are
-transformed along one side of a matrix and then along the other (W. M. Gentleman and G. Sande, "Fast Fourier transforms: for fun
-and profit", AFIPS Fall Joint Computer Conference, 1966). Every line takes the same steps on any number of threads, and so the
-bits do not depend on it.
+A length is a product of radices, each of which is a pass (T. G. Stockham, "High-speed convolution and correlation", AFIPS
+Spring Joint Computer Conference, 1966). Prime factors above 13 are summed up by definition, large ones convolved
+(`radix_tables`). A long line is divided into shorter ones, which are transformed along one side of a matrix and then along the
+other (W. M. Gentleman and G. Sande, "Fast Fourier transforms: for fun and profit", AFIPS Fall Joint Computer Conference, 1966).
+Every line takes the same steps on any number of threads, and so the bits do not depend on it.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
-from math import isqrt, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,16 +20,16 @@ from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Pointer
 from ...problems.fft_problem import FftProblem
-from ...problems.length_factors import largest_factor
 from ..base import Algorithm, Refusal
 from ..fft_steps import SMALL_FLOPS, Dim, Lay, Steps, batches, empty_plan, offsets, packed, pieces, thread_counts, unfit
+from .radix_tables import Convolution, circle, convolution, convolutions, passes, radices, sides, table, turns
 from .vector_level import vector_level
 
 __all__ = ["MIXED_RADIX", "mixed_radix_algorithms", "prepare_mixed_radix"]
 
 MIXED_RADIX = "mixed_radix"
-LARGEST = 401  # prime factor: kLargestRadix of radix_passes.hpp
 POINTS = 4096  # of a line that is not divided: so many lie in a cache
+MOST_SIDE = 2 * POINTS  # of the lines that one is divided into
 LANES = 16  # lines of a vector, of the widest
 FEW, DIVIDED = LANES // 2, 1024  # of fewer lines each is divided, if it has at least so many points
 VECTOR_BYTES = 64
@@ -65,8 +63,6 @@ def _refusal(p: FftProblem) -> str:
     reason = unfit(p)
     if reason or p.empty:
         return reason
-    if any(largest_factor(n) > LARGEST for n in p.lengths):
-        return f"its loops are for lengths without prime factors above {LARGEST}"
     real = p.op != "fft.c2c" or p.dtype.kind != "c"
     last = p.axes[-1]
     shape = [p.lengths[-1] // 2 + 1 if real and i == last else m for i, m in enumerate(p.result)]
@@ -86,95 +82,15 @@ def _refusal(p: FftProblem) -> str:
         if points > MOST_POINTS:
             return f"a plan for lines of {points} points keeps as many numbers: at most {MOST_POINTS} are divided"
         one, other = sides(points)
-        if not FEW <= one <= other <= POINTS:
-            return f"{points} points are no product of two numbers from {FEW} to {POINTS}"
+        if not FEW <= one <= other <= MOST_SIDE:
+            return f"{points} points are no product of two numbers from {FEW} to {MOST_SIDE}"
+        if convolutions(one, other, p.single) is None:
+            return f"convolutions of {one} and of {other} points, one after the other, lose too many digits in float32"
     return ""
 
 
 def _is_divided(points: int, lines: int) -> bool:
     return points > POINTS or (lines < FEW and points >= DIVIDED)
-
-
-@lru_cache(maxsize=256)
-def sides(points: int) -> tuple[int, int]:
-    """Returns the two numbers whose product a length is that are the nearest to each other, the smaller one first.
-
-    Examples
-    --------
-    >>> sides(353525), sides(4096), sides(7919)
-    ((395, 895), (64, 64), (1, 7919))
-    """
-    one = next(n for n in range(isqrt(points), 0, -1) if points % n == 0)
-    return one, points // one
-
-
-@lru_cache(maxsize=256)
-def radices(points: int) -> tuple[int, ...]:
-    """Returns the radices of the passes whose product a length is, in their order.
-
-    Examples
-    --------
-    >>> radices(46), radices(640), radices(1)
-    ((2, 23), (4, 4, 8, 5), (1,))
-    """
-    found: list[int] = []
-    twos = (points & -points).bit_length() - 1
-    rest, odd = points >> twos, 3
-    while twos:
-        step = 2 if twos in (2, 4) else min(twos, 3)
-        found.append(1 << step)
-        twos -= step
-    found.sort()
-    while rest > 1:
-        while rest % odd == 0:
-            found.append(odd)
-            rest //= odd
-        odd += 2
-    return tuple(found) or (1,)
-
-
-@lru_cache(maxsize=8)  # for the axes of one array: plans keep theirs
-def table(points: int, dtype: Any, halves: bool) -> Any:
-    """Returns the factors that passes multiply with, one pass behind the other, as radix_passes.hpp reads them: complex numbers.
-
-    With `halves`, before them those by which results of twice as many real points become of these.
-    """
-    parts = [_circle(np.arange(points + 1), 2 * points, dtype)] if halves else []
-    length = points
-    for radix in radices(points):
-        rest = length // radix
-        if radix % 2:
-            half = np.arange(1, (radix - 1) // 2 + 1)
-            parts.append(_circle(np.outer(half, half) % radix, radix, dtype).conj())
-        if rest > 1:
-            parts.append(_circle(np.outer(np.arange(rest), np.arange(1, radix)), length, dtype))
-        length = rest
-    return np.concatenate([part.ravel() for part in (*parts, np.zeros(0, dtype))])
-
-
-def turns(one: int, other: int, sign: int, dtype: Any) -> Any:
-    """Returns what the results of the first lines of a divided one are multiplied with, a row for each of their points."""
-    factors = _circle(np.outer(np.arange(one), np.arange(other)), one * other, dtype)
-    return factors.conj() if sign > 0 else factors
-
-
-def _circle(which: Any, points: int, dtype: Any) -> Any:
-    """Returns exp(-2 pi i which / points) for numbers from 0 up to `points`, from two tables of about as many entries."""
-    step, wide = isqrt(points) + 1, np.clongdouble if dtype == np.complex128 else np.complex128
-    near, far = (_turned(np.arange(*some), points).astype(wide) for some in ((step,), (0, points + 1, step)))
-    rows, columns = np.divmod(which, step)
-    found = near[columns] * far[rows]
-    for part in (found.real, found.imag):
-        part[np.abs(part) < NOTHING] = 0  # at quarters of the circle, where results of real numbers are real
-    return found.astype(dtype)
-
-
-def _turned(which: Any, points: int) -> Any:
-    angles = which.astype(np.longdouble) * (-2 * PI / points)
-    return np.cos(angles) + 1j * np.sin(angles)
-
-
-PI, NOTHING = np.arctan(np.longdouble(1)) * 4, 1e-12
 
 
 class MixedRadixSteps(Steps):
@@ -265,18 +181,20 @@ class MixedRadixSteps(Steps):
         work, first, last = self.between(dims, points * item)
         factors = turns(one, other, sign, self.complex)
         self.b.keep.append(factors)
+        ways = convolutions(one, other, item == 8)
+        assert ways is not None
         # Numbers j * other + k become results i of lines k, and those the results i + one * j of the whole.
         lanes = (other, here, item)
-        self.shares("c2c", sign, one, lanes, (other * here, other * item), first, source, work, 1.0, factors)
+        self.shares("c2c", sign, one, lanes, (other * here, other * item), first, source, work, 1.0, ways[0], factors)
         lanes = (one, other * item, there)
-        self.shares("c2c", sign, other, lanes, (item, one * there), last, work, target, scale)
+        self.shares("c2c", sign, other, lanes, (item, one * there), last, work, target, scale, ways[1])
 
     def pairs(
         self, points: int, dims: list[Dim], source: Pointer, target: Pointer, scale: float, *, unfolds: bool
     ) -> None:
         """Write down how long real lines are made of complex ones of half as many points, or those of them."""
         b, size = self.b, self.real.itemsize
-        factors = _circle(np.arange(points // 2 + 1), 2 * points, self.complex)
+        factors = circle(np.arange(points // 2 + 1), 2 * points, self.complex)
         b.keep.append(factors)
         count = points // 2 + 1
         firsts = range(0, count, PAIRS)
@@ -294,7 +212,7 @@ class MixedRadixSteps(Steps):
 
     def shares(
         self, kind: str, sign: int, points: int, lanes: Dim, steps: tuple[int, int], dims: list[Dim], source: Pointer,
-        target: Pointer, scale: float, factors: Any = None,
+        target: Pointer, scale: float, convolved: Convolution | None = None, factors: Any = None,
     ) -> None:  # fmt: skip
         """Write down the lines of each item of `dims`, so many at a time as are worth a call."""
         items = prod(d[0] for d in dims)
@@ -308,12 +226,12 @@ class MixedRadixSteps(Steps):
             places = [factors.ctypes.data + i * each * 2 * self.real.itemsize for i in range(len(counts))]
             at = places * items
         self.b.each()
-        self.call(kind, sign, points, counts * items, (*steps, *lanes[1:]), here, there, scale, at, lanes[0])
+        self.call(kind, sign, points, counts * items, (*steps, *lanes[1:]), here, there, scale, convolved, at, lanes[0])
         self.b.each(len(counts) * items, self.threads)
 
     def call(
         self, kind: str, sign: int, points: int, lines: Any, steps: tuple[int, int, int, int], source: Pointer, target: Pointer,
-        scale: float, factors: Any = 0, turn_step: int = 0,
+        scale: float, convolved: Convolution | None = None, factors: Any = 0, turn_step: int = 0,
     ) -> None:  # fmt: skip
         """Write down one call; `steps` are bytes from point to point in both arrays, and from line to line."""
         b, size = self.b, self.real.itemsize
@@ -327,22 +245,27 @@ class MixedRadixSteps(Steps):
                 to_point, to_part = 2 * to_point, to_point
         elif kind != "c2c":
             side += 2
-        numbers = table(points, self.complex, halves)
-        passes = radices(points)
+        convolved = convolution(points) if convolved is None else convolved
+        numbers, begin, last = table(points, self.complex, halves, convolved)
         words = (
-            from_point, from_part, from_line, to_point, to_part, to_line, turn_step, len(passes), *passes,
-            *[0] * (MOST_PASSES - len(passes)),
+            from_point, from_part, from_line, to_point, to_part, to_line, turn_step, *_counted(passes(points, convolved)),
+            convolved.prime, 2 * (last - begin), convolved.points,
+            *_counted(radices(convolved.points) if convolved.prime else ()),
         )  # fmt: skip
         head = struct.pack("<5qd", vector_level(), int(size == 8), points, side, int(sign > 0), scale)
         what = b.constant(head + struct.pack(f"<{len(words)}q", *words))
         b.keep.append(numbers)
-        begin = numbers.ctypes.data + (2 * (points + 1) * size if halves else 0)
-        work = b.work(2 * (points + 1) * 2 * VECTOR_BYTES)
-        b.call(_kernels.addresses["transform_lines"], [what, lines, source, target, begin, factors, work])
+        work = b.work(2 * (points + 1 + convolved.points) * 2 * VECTOR_BYTES)
+        at = numbers.ctypes.data + 2 * begin * size
+        b.call(_kernels.addresses["transform_lines"], [what, lines, source, target, at, factors, work])
 
     def plan(self) -> Any:
         """The finished plan."""
         return self.b.plan(self.write(), release_gil=self.problem.flops > SMALL_FLOPS)
+
+
+def _counted(radices: tuple[int, ...]) -> tuple[int, ...]:
+    return len(radices), *radices, *[0] * (MOST_PASSES - len(radices))
 
 
 def _side_by_side(dims: list[Dim], source: Lay, target: Lay) -> int:
