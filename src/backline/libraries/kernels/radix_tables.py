@@ -7,6 +7,7 @@ convolution is the last pass of a line, which has one prime factor at most that 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from math import isqrt
@@ -25,6 +26,7 @@ __all__ = [
 
 BY_DEFINITION = 401  # largest prime factor that may be: kLargestRadix of radix_passes.hpp
 PASS, DEFINED, CONVOLVED = 2.0, 0.3, 8.0  # cost of a point in any pass, in one by definition for each point of it, beside passes
+LONGEST, SOME = 1 << 15, 8  # points of a convolution, of twice as many as the longest side has; lengths that are looked at
 PI, NOTHING = np.arctan(np.longdouble(1)) * 4, 1e-12
 
 
@@ -74,7 +76,7 @@ class Convolution(NamedTuple):
 
     def tables(self, dtype: Any) -> Iterator[Any]:
         """Yields powers of a root, what the spectrum is multiplied with, and what its passes are."""
-        order = np.array(_powers(self.prime))
+        order = powers(self.prime)
         yield order.astype(f"i{dtype.itemsize // 2}").view(dtype)
         turned = circle(order, self.prime, np.dtype(np.complex128))
         wave = np.zeros(self.points, np.complex128)
@@ -92,13 +94,16 @@ def convolution(points: int) -> Convolution:
     Examples
     --------
     >>> convolution(2 * 1327), convolution(1319), convolution(2 * 61 * 61)
-    (Convolution(prime=1327, points=1326), Convolution(prime=1319, points=2646), Convolution(prime=0, points=0))
+    (Convolution(prime=1327, points=1326), Convolution(prime=1319, points=2744), Convolution(prime=0, points=0))
     """
     prime = largest_factor(points)
     if prime <= SMOOTH:
         return Convolution()
-    lengths = [prime - 1, *(n for n in range(2 * prime - 3, 2 * prime + prime // 4) if largest_factor(n) <= 7)]
-    best = min((n for n in lengths if largest_factor(n) <= BY_DEFINITION), key=_cost)
+    begin = bisect_left(_smooth(), 2 * prime - 3)
+    lengths = _smooth()[begin : begin + SOME]
+    if largest_factor(prime - 1) <= BY_DEFINITION:
+        lengths = [prime - 1, *lengths]
+    best = min(lengths, key=_cost)
     defined = prime * (PASS + DEFINED * prime)
     return Convolution(prime, best) if prime > BY_DEFINITION or 2 * _cost(best) + CONVOLVED * prime < defined else Convolution()
 
@@ -128,22 +133,35 @@ def _cost(points: int) -> float:
     return points * sum(PASS + DEFINED * (radix if radix % 2 else 6) for radix in radices(points))
 
 
-@lru_cache(maxsize=64)
-def _powers(prime: int) -> tuple[int, ...]:
-    """All residues but 0, as powers of one of them, from 1 on.
+@lru_cache(maxsize=1)
+def _smooth() -> list[int]:
+    """All numbers without prime factors above 7 up to the largest convolution."""
+    found = [1]
+    for prime in (2, 3, 5, 7):
+        for n in found:  # which grows meanwhile
+            if n * prime <= LONGEST:
+                found.append(n * prime)
+    return sorted(found)
+
+
+def powers(prime: int) -> Any:
+    """Returns all residues but 0 as powers of one of them, from 1 on: of the least whose powers they are.
 
     Examples
     --------
-    >>> _powers(7)
-    (1, 3, 2, 6, 4, 5)
+    >>> powers(7)
+    array([1, 3, 2, 6, 4, 5])
     """
-    for root in range(2, prime):
-        found = [1]
-        while (power := found[-1] * root % prime) != 1:
-            found.append(power)
-        if len(found) == prime - 1:
-            return tuple(found)
-    raise ValueError(prime)
+    count = rest = prime - 1
+    factors = set()
+    while rest > 1:
+        factors.add(largest_factor(rest))
+        rest //= largest_factor(rest)
+    root = next(root for root in range(2, prime) if all(pow(root, count // n, prime) != 1 for n in factors))
+    found = np.ones(1, np.int64)
+    while len(found) < count:
+        found = np.concatenate([found, found * (int(found[-1]) * root % prime) % prime])
+    return found[:count]
 
 
 @lru_cache(maxsize=8)  # for the axes of one array: plans keep theirs
