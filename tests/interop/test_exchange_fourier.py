@@ -1,9 +1,10 @@
-"""Transforms under an exchange: numpy.fft and scipy.fft on MKL, with NumPy's and SciPy's results, dtypes and errors."""
+"""Transforms under an exchange: numpy.fft and scipy.fft on other libraries, with NumPy's and SciPy's results, dtypes and errors."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,19 @@ REAL_INPUT = ("rfft", "ihfft", "rfft2", "rfftn")
 
 
 @pytest.fixture(autouse=True)
-def mkl() -> Iterator[None]:
-    """On one thread: what is tested here is the call, not its threads."""
-    need("mkl")
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is tested here is the call, not its threads: by MKL, or by each library."""
+    if "library" not in request.fixturenames:
+        need("mkl")
     with backline.num_threads(1):
         yield
+
+
+@pytest.fixture(params=fourier_functions.LIBRARIES)
+def library(request: pytest.FixtureRequest) -> str:
+    """Each library that has transforms."""
+    need(request.param)
+    return str(request.param)
 
 
 def difference(got: Any, wanted: Any) -> float:
@@ -41,19 +50,19 @@ def difference(got: Any, wanted: Any) -> float:
     return error / max(scale, 1e-300) / float(np.finfo(wanted.dtype).eps)
 
 
-def agree(compute: Callable[[], Any], on_mkl: bool = True) -> None:
-    """The same on MKL as before, but for rounding; the same bits as before afterwards."""
+def agree(compute: Callable[[], Any], library: str) -> None:
+    """The same on a library as before, but for rounding; the same bits as before afterwards."""
     before = compute()
-    with exchange.use("mkl"), backline.trace() as trace:
+    with exchange.use({"fft": library}), backline.trace() as trace:
         during = compute()
-    assert ("mkl" in {event.library for event in trace}) == on_mkl
+    assert {event.library for event in trace} == {library}
     assert difference(during, before) < 60
     assert compute().tobytes() == before.tobytes()
 
 
 @pytest.mark.parametrize("package", ["numpy", "scipy"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int16", "float16"])
-def test_transforms_of_all_types(dtype: str, package: str) -> None:
+def test_transforms_of_all_types(dtype: str, package: str, library: str) -> None:
     rng = np.random.default_rng(new_seed())
     transforms: Any = np.fft if package == "numpy" else scipy.fft
     x = rng.standard_normal((3, 96, 96)) * 9
@@ -74,7 +83,7 @@ def test_transforms_of_all_types(dtype: str, package: str) -> None:
         if not (dtype.startswith("complex") and name in REAL_INPUT):
             calls.append((name, keywords))
     before = computed(calls)
-    with exchange.use("mkl"):
+    with exchange.use({"fft": library}):
         during = computed(calls)
     bound = 1e3 if dtype == "float16" else 60
     assert [call for call, got, wanted in zip(calls, during, before, strict=True) if not difference(got, wanted) < bound] == []
@@ -91,12 +100,12 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(layout: str) -> None:
+def test_layouts(layout: str, library: str) -> None:
     x = LAYOUTS[layout](np.random.default_rng(new_seed()).standard_normal((180, 200)))
     for package in (np.fft, scipy.fft):
-        agree(lambda p=package: p.fft(p.fft(x, n=200), axis=0))
-        agree(lambda p=package: p.rfft(x, n=200))
-        agree(lambda p=package: p.irfft(x, n=200))
+        agree(lambda p=package: p.fft(p.fft(x, n=200), axis=0), library)
+        agree(lambda p=package: p.rfft(x, n=200), library)
+        agree(lambda p=package: p.irfft(x, n=200), library)
 
 
 def test_what_mkl_computes_inaccurately_stays() -> None:
@@ -194,12 +203,54 @@ def test_the_status_has_a_row_for_transforms() -> None:
     assert not trace
 
 
-def test_transforms_alone_can_be_exchanged() -> None:
+def test_transforms_alone_can_be_exchanged(library: str) -> None:
     x = np.random.default_rng(new_seed()).standard_normal(LARGE)
     before = np.fft.rfft(x)
-    with exchange.use({"fft": "mkl"}), backline.trace() as trace:
-        assert exchange.status().slots == 0 and difference(np.fft.rfft(x), before) < 60
-    assert [event.library for event in trace] == ["mkl"]
+    with exchange.use({"fft": library}), backline.trace() as trace:
+        status = exchange.status()
+        assert status.slots == 0 and status.library("fft") == status.library("fft", "scipy") == library
+        assert difference(np.fft.rfft(x), before) < 60
+    assert [event.library for event in trace] == [library]
+
+
+def test_one_library_after_the_other() -> None:
+    x = np.random.default_rng(new_seed()).standard_normal((16, 1200))
+    there = [name for name in fourier_functions.LIBRARIES if backline.libraries.get(name).available()]
+    before = np.fft.fft(x).tobytes(), scipy.fft.fft(x).tobytes()
+    ran = []
+    with backline.trace() as trace, ExitStack() as scopes:
+        for name in there:
+            scopes.enter_context(exchange.use({"fft": name}))
+            np.fft.fft(x), scipy.fft.fft(x)
+            ran += [name, name]
+    assert [event.library for event in trace] == ran
+    assert (np.fft.fft(x).tobytes(), scipy.fft.fft(x).tobytes()) == before
+
+
+def test_results_of_transforms_alone_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_state, "_compared", set())
+    monkeypatch.setattr(backline.fft, "fft", lambda a, *rest, out: np.multiply(a, 2, out=out))
+    x = np.ones(LARGE)
+    before = np.fft.fft(x).tobytes()
+    with pytest.raises(errors.LibraryFailed, match=r"do not agree: numpy\.fft"):
+        exchange.use({"fft": "kernels"})
+    assert np.fft.fft(x).tobytes() == before
+
+
+def test_libraries_of_transforms_have_nothing_else() -> None:
+    with pytest.raises(errors.BadValue, match="no library that can be exchanged") as caught:
+        exchange.use("kernels")
+    assert 'write {"fft": "kernels"}'.replace('"', "'") in str(caught.value).replace('"', "'")
+    with pytest.raises(errors.BadValue, match="no library that can be exchanged"):
+        exchange.use({"dgemm": "fftw"})
+
+
+def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_state, "_decided", {})
+    monkeypatch.setattr(backline.libraries.get("fftw"), "reason", lambda: "it was taken away")
+    with pytest.raises(errors.BackendUnavailable, match="NumPy's transforms") as caught:
+        exchange.use({"fft": "fftw"})
+    assert "taken away" in str(caught.value)
 
 
 @pytest.mark.parametrize("library", ["openblas", "blis"])

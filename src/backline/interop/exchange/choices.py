@@ -115,10 +115,12 @@ def parse(choice: str | Mapping[str, str], small: Mapping[str, int] | None = Non
         if not isinstance(pattern, str) or not isinstance(library, str):
             raise BadType(f"{pattern!r}: {library!r} is not a pair of names", remedy='write {"dgesdd": "mkl"}')
         known = (*targets.NAMES, ORIGINAL)
-        if library not in known:
+        if library not in known and (pattern != "fft" or library not in fourier_functions.LIBRARIES):
             near = difflib.get_close_matches(library, known, 1)
             remedy = f"write {near[0]!r}" if near else f"one of: {', '.join(known)}"
             cause = "" if pattern == "*" else f"it is asked for {pattern!r}"
+            if library in fourier_functions.LIBRARIES:
+                cause, remedy = "of what can be, it has Fourier transforms only", f'write {{"fft": {library!r}}}'
             raise BadValue(f"{library!r} is no library that can be exchanged", cause=cause, remedy=remedy)
     thresholds = {}
     for name, product in (small or {}).items():
@@ -175,7 +177,7 @@ def decide(choice: Choice, modules: Iterable[Module]) -> tuple[Decision, ...]:
     modules = tuple(modules)
     _check_names(choice, {slot.symbol.routine for module in modules for slot in module.slots})
     if choice.transforms() in fourier_functions.LIBRARIES:
-        targets.load(choice.transforms())  # refused where it is not there, whether or not an address leads to it
+        targets.found(choice.transforms())  # or refused, whether or not an address leads to it
     known: dict[tuple[Symbol, int], tuple[str, int, str, bool]] = {}
     load = lru_cache(maxsize=None)(targets.load)
     decisions = []

@@ -116,7 +116,8 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
     global _now, _applying
     wanted, key = _decisions(new)
     changes = _changes(wanted)
-    compare = key is not None and key not in _compared and bool(changes)
+    transforms = new.choice.transforms() if new else ""
+    compare = key is not None and key not in _compared and bool(changes or transforms in fourier_functions.LIBRARIES)
     paused = _exchange.recorded_pause(True)  # what is computed for the comparison is no call of the program
     _applying = True
     try:
@@ -124,7 +125,7 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
         _write(changes)
         try:
             _set_threads(wanted, new)
-            fourier_functions.apply(new.choice.transforms() if new else "")
+            fourier_functions.apply(transforms)
             wrong = self_check.disagreement(before, _results()) if compare else ""
             # The loader may have bound a slot late, in a thread that called through it while it was written.
             _write(_changes(wanted))

@@ -19,8 +19,8 @@ from ...switches import current
 
 __all__ = ["LIBRARIES", "SMALL", "apply", "missing", "packages", "results_of_transforms"]
 
-LIBRARIES = ("mkl",)
-"""The libraries among those of the exchange that have transforms."""
+LIBRARIES = ("mkl", "fftw", "kernels")
+"""The libraries that transforms can run on; all but the first have nothing else that could be exchanged."""
 
 SMALL = 1 << 14
 """Points, in all transforms of a call, below which it stays: preparing a new one takes as long."""
@@ -187,11 +187,17 @@ def missing(library: str) -> str:
     return "" if library in LIBRARIES else "it has no Fourier transforms"
 
 
+_held = ""  # the library that transforms run on
+
+
 def apply(library: str) -> None:
     """Lets transforms run on a library; "" puts back what was there. Modules that are not imported yet are left out."""
+    global _held
     wanted = library if library in LIBRARIES else ""
-    _apply_to_numpy(wanted)
-    _apply_to_scipy(wanted)
+    for name in dict.fromkeys(("" if wanted != _held else wanted, wanted)):
+        _apply_to_numpy(name)
+        _apply_to_scipy(name)
+    _held = wanted
 
 
 def _apply_to_numpy(library: str) -> None:

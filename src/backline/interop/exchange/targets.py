@@ -23,7 +23,7 @@ from ...native import thread_team
 from ...native.shared_library import NativeLibrary
 from .routines import Naming
 
-__all__ = ["NAMES", "Target", "load", "threads"]
+__all__ = ["NAMES", "Target", "found", "load", "threads"]
 
 NAMES = ("mkl", "openblas", "blis")
 """The libraries that can be exchanged for what NumPy and SciPy have; "numpy" stands for what they have."""
@@ -81,21 +81,30 @@ def load(name: str) -> Target:
         raise BadValue(
             f"{name!r} cannot take the place of NumPy's BLAS", cause=known, remedy=f"one of: {', '.join((*NAMES, 'numpy'))}"
         )
+    return _LOADERS[name](found(name))
+
+
+def found(name: str) -> Any:
+    """Returns the library that is to take the place of what NumPy has.
+
+    Raises
+    ------
+    BackendUnavailable
+        It is not there, does not work, or is switched off.
+    """
     row = registry.find(name)
     assert row is not None
+    refused = f"{row.title} cannot take the place of NumPy's {'BLAS' if name in NAMES else 'transforms'}"
     if row.switch and not switches.get(row.switch):
         raise BackendUnavailable(
-            f"{row.title} cannot take the place of NumPy's BLAS",
-            cause=f"it is disabled by {row.switch}, {switches.origin(row.switch)}",
+            refused, cause=f"it is disabled by {row.switch}, {switches.origin(row.switch)}",
             remedy=f"backline.backends.{row.switch} = True",
         )  # fmt: skip
     library = cast(Any, libraries.get(name))
     if reason := library.reason():
         remedy = f"to get it: {row.install}" if row.install else ""
-        raise BackendUnavailable(
-            f"{row.title} cannot take the place of NumPy's BLAS", cause=f"it is not available: {reason}", remedy=remedy
-        )
-    return _LOADERS[name](library)
+        raise BackendUnavailable(refused, cause=f"it is not available: {reason}", remedy=remedy)
+    return library
 
 
 def _integer_function(native: NativeLibrary, name: str, kind: Any = ctypes.c_int, result: Any = None) -> Any:
