@@ -114,6 +114,13 @@ def scattered_products(dtype: Any, count: int) -> Iterator[Call]:
         yield product(dtype, *sizes, turned=next(turned))
 
 
+def scattered_batches(dtype: Any, count: int) -> Iterator[Call]:
+    sizes = list(scattered(count, (3, 2000), (2, 150), (2, 150), (2, 150), most=MOST / 4))
+    for turned in ("", "b"):
+        for items, m, k, n in sizes:
+            yield product(dtype, m, k, n, items, turned=turned)
+
+
 def product(dtype: Any, m: int, k: int, n: int, *batch: int, turned: str = "") -> Call:
     """Returns the call of a product of matrices that come by rows, but for those in `turned`, which come by columns."""
     sizes = {"a": (m, k), "b": (k, n)}
@@ -156,10 +163,7 @@ def products(dtype: Any) -> Iterator[Call]:
     yield product(dtype, 100, 64, 90, 16, turned="b")  # as attention has it
     some = dtype.kind == "c"
     yield from scattered_products(dtype, 24 if some else 48)
-    batches = list(scattered(16 if some else 24, (3, 2000), (2, 150), (2, 150), (2, 150), most=MOST / 4))
-    for turned in ("", "b"):
-        for items, m, k, n in batches:
-            yield product(dtype, m, k, n, items, turned=turned)
+    yield from scattered_batches(dtype, 16 if some else 24)
     for (n,) in scattered(9, (20, 600)):
         yield product(dtype, n, n, n)
     if dtype.kind == "f":
@@ -347,6 +351,7 @@ def halves(dtype: Any) -> Iterator[Call]:
         yield product(dtype, 1, n, n)
     for items, n in ((1000, 8), (512, 32), (64, 64), (32, 128)):
         yield product(dtype, n, n, n, items)
+    yield from scattered_batches(dtype, 24)
     odd = [(24, 700, 900), (240, 1100, 600), (700, 350, 450), *long]
     yield from linear(dtype, ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512), *odd))
     yield from scattered_products(dtype, 32)
