@@ -28,7 +28,7 @@ REAL_INPUT = ("rfft", "ihfft", "rfft2", "rfftn")
 
 @pytest.fixture(autouse=True)
 def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is tested here is the call, not its threads: by MKL, or by each library."""
+    """Limits transforms to one thread, and asks for MKL unless a test is of each library: what is tested is the call."""
     if "library" not in request.fixturenames:
         need("mkl")
     with backline.num_threads(1):
