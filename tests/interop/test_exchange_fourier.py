@@ -227,6 +227,15 @@ def test_one_library_after_the_other() -> None:
     assert (np.fft.fft(x).tobytes(), scipy.fft.fft(x).tobytes()) == before
 
 
+def test_what_one_library_refuses_another_may_run() -> None:
+    x = np.random.default_rng(new_seed()).standard_normal(16411)  # one line of a prime, which our loops do not divide
+    for _ in range(2):
+        for name in ("kernels", "mkl"):
+            with exchange.use({"fft": name}), backline.trace() as trace:
+                np.fft.fft(x), scipy.fft.fft(x)
+            assert [event.library for event in trace] == (["mkl", "mkl"] if name == "mkl" else [])
+
+
 def test_results_of_transforms_alone_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_state, "_compared", set())
     monkeypatch.setattr(backline.fft, "fft", lambda a, *rest, out: np.multiply(a, 2, out=out))

@@ -69,7 +69,7 @@ class _Ufunc:
         from ... import fft
 
         function, self._unscaled, self._divided = _NUMPY[name]
-        self._ufunc, self._name, self._scope = ufunc, name, _scope(library)
+        self._ufunc, self._name, self._library, self._scope = ufunc, name, library, _scope(library)
         self._function = getattr(fft, function)
         self._dtypes = _REAL if name == "irfft" else _COMPLEX
         self._least = SMALL // 2 if function == "rfft" else SMALL  # its result is half a spectrum
@@ -85,7 +85,7 @@ class _Ufunc:
         arguments = self._arguments(*args, **keywords)
         if arguments is not None:
             a, out, *rest = arguments
-            key = (self._name, a.shape, a.strides, a.dtype.char, *rest)
+            key = (self._library, self._name, a.shape, a.strides, a.dtype.char, *rest)
             if _is_refused(key):
                 return self._ufunc(*args, **keywords)
             try:
@@ -135,14 +135,15 @@ class _Backend:
     __ua_domain__ = "numpy.scipy.fft"
 
     def __init__(self, former: Any, library: str) -> None:
-        self._former, self._scope = former, _scope(library)
+        self._former, self._library, self._scope = former, library, _scope(library)
 
     def __ua_function__(self, method: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         result = NotImplemented
         if method.__name__ in _SCIPY and args and type(args[0]) is np.ndarray and args[0].size >= SMALL:
             from .. import scipy_fft
 
-            key = (method.__name__, args[0].shape, args[0].strides, args[0].dtype.char, repr(args[1:]), repr(keywords))
+            x = args[0]
+            key = (self._library, method.__name__, x.shape, x.strides, x.dtype.char, repr(args[1:]), repr(keywords))
             if _is_refused(key):
                 return self._former.__ua_function__(method, args, keywords)
             try:
