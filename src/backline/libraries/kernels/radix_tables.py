@@ -80,9 +80,8 @@ class Convolution(NamedTuple):
         yield order.astype(f"i{dtype.itemsize // 2}").view(dtype)
         turned = circle(order, self.prime, np.dtype(np.complex128))
         wave = np.zeros(self.points, np.complex128)
-        count = self.prime - 1  # the wave goes on before its beginning, at the end, unless that is its end
-        wave[-count:] = np.roll(turned[::-1], 1) if self.points > count else 0
-        wave[:count] = np.roll(turned[::-1], 1)
+        # It is periodic, and goes on before its beginning: at the end, of which its beginning may need the first place.
+        wave[1 - self.prime :] = wave[: self.prime - 1] = np.roll(turned[::-1], 1)
         yield (_transformed(wave) / self.points).astype(dtype)
         yield from factors(self.points, radices(self.points), dtype)
 
