@@ -75,9 +75,9 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
     library
         "mkl", "openblas" or "blis"; "numpy" is what NumPy and SciPy brought along; "tuned" is, by routine and size, what was
         measured to be fastest here by `backline tune`. Or a mapping from routines to libraries: keys are names of routines
-        (``"dgesdd"``), patterns (``"?gesdd"``), the families ``"blas"``, ``"lapack"``, ``"level1"`` and ``"fft"`` (transforms,
-        which MKL has), and ``"*"`` for the rest. A name counts before a pattern, a pattern before a family. Routines of level 1
-        go together: patterns and names pass them over.
+        (``"dgesdd"``), patterns (``"?gesdd"``), the families ``"blas"``, ``"lapack"``, ``"level1"`` and ``"fft"`` (transforms, on
+        "mkl", "fftw" or "kernels", which are Backline's own loops), and ``"*"`` for the rest. A name counts before a pattern, a
+        pattern before a family. Routines of level 1 go together: patterns and names pass them over.
     small
         Products of sizes below which a call stays with the former library, by routine without its letter: ``{"gemm": 100000}`` is
         what is shipped for m * n * k; 0 gives every call to the new library.

@@ -105,7 +105,7 @@ def record_by(recorded: Callable[[tuple[Decision, ...]], tuple[Decision, ...]] |
 def _refuse_determinism(choice: Choice) -> None:
     if choice.libraries() and switches.get("deterministic"):
         raise NotDeterministic(
-            f"NumPy's BLAS was not exchanged for {choice}",
+            f"NumPy's routines were not exchanged for {choice}",
             cause=f"deterministic is on ({switches.origin('deterministic')}), and NumPy's calls keep to no level of determinism",
             remedy="call Backline's own functions, or exchange with determinism off",
         )
@@ -135,7 +135,7 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
         if wrong:
             _undo(changes, former)
             raise LibraryFailed(
-                f"NumPy's BLAS was not exchanged for {new.choice if new else 'its own'}",
+                f"NumPy's routines were not exchanged for {new.choice if new else 'its own'}",
                 cause=f"results before and after do not agree: {wrong}; all is as it was",
                 remedy="choose another library; `backline check kernels` looks at each",
             )
