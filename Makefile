@@ -72,7 +72,7 @@ wheelhouse:
 # The kernels in Triton, compiled for several devices and run in its interpreter; Triton is 272 MB.
 test-triton: $(VENV)/test
 	@$(PIP) install 'triton>=3.8'
-	$(BIN)/python -m pytest -m triton tests/triton_kernels $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m triton tests/triton_kernels $(ARGS)
 
 # What the true cuDNN answers for GPUs that are described to it: 1 GB is downloaded, a C compiler is needed, a GPU is not.
 test-cudnn: $(VENV)/test $(VENV)/cudnn

@@ -9,6 +9,7 @@ skipped for that reason.
 from __future__ import annotations
 
 import compileall
+import gc
 import importlib.util
 import os
 import shutil
@@ -111,6 +112,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         away = set(left_out)
         items[:] = [item for item in items if item not in away]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: a test that has the garbage collected need not wait a second for the tests to be looked through."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
