@@ -339,9 +339,7 @@ def _measure(
 
 
 def _weigh(report: TuneReport, untuned: Run) -> None:
-    """Note in the records which libraries take longer to load than they save the script; not by times of a busy machine."""
-    if any(r.disturbed for r in report.records):
-        return
+    """Note in the records which libraries take longer to load than they save the script."""
     counts = {(e["key"], e["threads"]): e["count"] for e in _by_problem(untuned).values()}
     weighed = [*report.records, *report.held]
     measured = [(r, counts[r.key, r.threads]) for r in weighed]

@@ -18,7 +18,8 @@ def not_worth_loading(
     Parameters
     ----------
     measured
-        Records of the script's Problems, and how often it solves each.
+        Records of the script's Problems, and how often it solves each. Of a Problem that was timed on a busy machine, a library
+        is taken to save all of the time that the others need.
     loading
         Seconds it takes to load each library; those that are not in it are there anyway.
     needed
@@ -34,26 +35,28 @@ def not_worth_loading(
     """
     used = set(loading)
     found: dict[str, str] = {}
+    doubtful = any(record.disturbed for record, _ in measured)
     while True:
-        now = _seconds(measured, used, loading)
-        saved = {name: _seconds(measured, used - {name}, loading) - now for name in sorted(used.difference(needed))}
+        saved = {name: _saved(measured, name, used, loading) for name in sorted(used.difference(needed))}
         worst = min(saved, key=lambda name: saved[name] - loading[name], default="")
         if not worst or saved[worst] >= loading[worst]:
             return found
         used.discard(worst)
-        found[worst] = f"takes {loading[worst] * 1e3:.0f} ms to load, and saves the script {saved[worst] * 1e3:.0f} ms"
+        most = "at most " if doubtful else ""
+        found[worst] = f"takes {loading[worst] * 1e3:.0f} ms to load, and saves the script {most}{saved[worst] * 1e3:.0f} ms"
 
 
-def _seconds(measured: Sequence[tuple[TuningRecord, int]], used: Collection[str], loading: Mapping[str, float]) -> float:
-    """Seconds the script's operations take if only the libraries in `used` are loaded, without their loading."""
+def _saved(measured: Sequence[tuple[TuningRecord, int]], name: str, used: Collection[str], loading: Mapping[str, float]) -> float:
+    """Seconds that a library saves a script beside the others in `used`, its loading not counted.
+
+    By the times of a busy machine it may seem to save nothing: of those, it is taken to save all that the others need.
+    """
     total = 0.0
     for record, count in measured:
-        if not record.medians:
-            continue
-        times = [
-            seconds
-            for key, seconds in record.medians.items()
-            if key not in record.rejected and ((name := key.partition(".")[0]) in used or name not in loading)
-        ]
-        total += count * min(times, default=math.inf)
+        times = {key: seconds for key, seconds in record.medians.items() if key not in record.rejected}
+        own = [seconds for key, seconds in times.items() if key.partition(".")[0] == name]
+        if own:
+            there = {key.partition(".")[0] for key in times} - (loading.keys() - used) - {name}
+            without = min((seconds for key, seconds in times.items() if key.partition(".")[0] in there), default=math.inf)
+            total += count * (without if record.disturbed else max(without - min(own), 0.0))
     return total
