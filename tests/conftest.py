@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: a test that has the garbage collected need not wait a second for the tests to be looked through."""
+    """Keeps the collected tests out of garbage collection: a test that asks for one would wait a second while they are looked through."""
     gc.collect()
     gc.freeze()
 
