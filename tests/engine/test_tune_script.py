@@ -18,7 +18,7 @@ import pytest
 
 from backline import libraries, switches
 from backline.cli import tune as cli_tune
-from backline.engine import tune_script
+from backline.engine import script_runs, tune_script
 from backline.engine.tuning import machine_load, measure, record_store
 from backline.engine.tuning.benchmark import measure_missing
 from backline.engine.tuning.load_cost import not_worth_loading
@@ -47,6 +47,7 @@ if "fail" in sys.argv:
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     where = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("BACKLINE_TUNING", str(where))
+    monkeypatch.setattr(script_runs, "ROUNDS", 0)
     record_store.reload()
     yield where
     monkeypatch.undo()
@@ -188,6 +189,45 @@ def test_what_was_never_measured_comes_before_what_the_machine_was_too_busy_for(
     record_store.keep(replace(record, covered=(), disturbed="others"))
     tune_script._measure(report, [(p, 1) for p in problems], 60.0, True, False, lambda *a: None)
     assert [int(key.split("x")[-1]) for key in order] == [20, 21, 22, 20]
+
+
+def test_a_short_script_runs_in_turn_and_a_long_one_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert script_runs.rounds_in_turn(0.0) == 0
+    monkeypatch.undo()
+    seconds = (0.0, script_runs.COMPARING / 2, script_runs.COMPARING * 0.9, script_runs.COMPARING * 1.1)
+    assert [script_runs.rounds_in_turn(s) for s in seconds] == [2, 2, 1, 0]
+
+
+def test_of_runs_in_turn_the_fastest_of_a_quiet_machine_are_kept(
+    script: str, file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order: list[str] = []
+    real = script_runs.run_recorded
+    seconds = {"numpy": [9.0, 5.0, 4.0], "untuned": [9.0, 3.0, 1.0], "tuned": [2.0, 2.5]}
+
+    def timed(name: str, *args: Any, **kwargs: Any) -> tune_script.Run:
+        order.append(name)
+        run = real(name, *args, **kwargs)
+        run.seconds = dict(enumerate(seconds[name], 1)).get(order.count(name), run.seconds)
+        run.disturbed = "others" if (name, run.seconds) == ("untuned", 1.0) else ""
+        return run
+
+    monkeypatch.setattr(tune_script, "run_recorded", timed)
+    monkeypatch.setattr(script_runs, "ROUNDS", 2)
+    report = tune_script.tune_script([script], budget=0.0)
+    assert order == ["numpy", "untuned", *["numpy", "untuned", "tuned"] * 2]
+    assert [run.seconds for run in (report.numpy, report.untuned, report.tuned)] == [4.0, 3.0, 2.0]
+    assert report.rounds == report.as_dict()["rounds"] == 2 and not report.busy()
+    assert cli_tune._runs(report) == "in turn, the fastest of 2 of each"
+    assert capfd.readouterr().out.count("arguments") == 1
+    # A script that NumPy alone cannot run is not asked again to.
+    order.clear()
+    monkeypatch.setattr(tune_script, "_run_numpy", lambda *a, **k: order.append("numpy") or tune_script.Run("numpy", failed="no"))
+    report = tune_script.tune_script([script], budget=0.0)
+    assert order == ["numpy", "untuned", *["untuned", "tuned"] * 2] and report.numpy.failed == "no"
+    monkeypatch.setattr(script_runs, "COMPARING", 0.0)
+    report = tune_script.tune_script([script], budget=0.0)
+    assert order[-3:] == ["numpy", "untuned", "tuned"] and report.rounds == 0 and "too long" in cli_tune._runs(report)
 
 
 def runs_of(*seconds: float, disturbed: str = "") -> list[tune_script.Run]:

@@ -18,6 +18,7 @@ import pytest
 
 from backline import errors
 from backline.cli import tune_exchanged
+from backline.engine import script_runs
 from backline.engine.tuning import record_store
 from backline.interop import numpy as exchange
 from backline.interop import program_runs, tune_program
@@ -261,3 +262,30 @@ def test_what_is_faster_stays_and_times_of_a_busy_machine_decide_nothing() -> No
     busy = report_of(1.0, 1.5, "other programs took 1.3 of 2 processors")
     assert not tune_program._take_back(busy) and busy.faster(whole=True) is None and record_store.every() == []
     assert any("its runs are not compared" in text for _, text in tune_exchanged._facts(busy))
+
+
+def test_a_short_program_is_compared_with_a_run_that_follows_the_tuned_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is half as fast after the measuring: 1.5 s are less than the 2 s that the program takes by then."""
+    first, then = report_of(1.0, 1.5), report_of(2.0, 1.5).stock
+    monkeypatch.setattr(tune_program, "_measure", lambda report, *arguments: report.records.extend(first.records))
+    monkeypatch.setattr(tuned_choice, "tuned", lambda: first.choice)
+    monkeypatch.setattr(tune_program, "_again", lambda *arguments, **options: first.tuned)
+    monkeypatch.setattr(tune_program, "recorded", lambda *arguments, **options: then)
+    report = tune_program.tune_program(["job.py"], first.stock)
+    assert report.stock is then and not report.taken_back and report.faster(whole=True) == pytest.approx(2 / 1.5)
+    monkeypatch.setattr(script_runs, "COMPARING", 1.0)
+    report = tune_program.tune_program(["job.py"], first.stock)
+    assert report.stock is first.stock and report.taken_back
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("change", [{"failed": "ended with status 1"}, {"disturbed": "other programs took 1.3 of 2 processors"}])
+def test_a_run_that_failed_or_was_disturbed_takes_the_place_of_none(
+    change: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = report_of(1.0, 0.9)
+    monkeypatch.setattr(tune_program, "_measure", lambda report, *arguments: None)
+    monkeypatch.setattr(tuned_choice, "tuned", lambda: first.choice)
+    monkeypatch.setattr(tune_program, "_again", lambda *arguments, **options: first.tuned)
+    monkeypatch.setattr(tune_program, "recorded", lambda *arguments, **options: replace(first.stock, **change))
+    assert tune_program.tune_program(["job.py"], first.stock).stock is first.stock

@@ -194,6 +194,7 @@ def _print(report: Any) -> None:
         facts.append(("measured", f"{_problems(len(report.records))} in {output.seconds(report.measuring)}"))
     if report.held:
         facts.append(("known", f"{_problems(len(report.held))} measured before; --again measures them anew"))
+    facts.append(("runs", _runs(report)))
     facts += _busy(report)
     errors = [r.error for r in rows if r.error is not None]
     if errors:
@@ -207,6 +208,13 @@ def _print(report: Any) -> None:
     facts += [("not loaded", f"{name}: {why}") for name, why in sorted(report.not_loaded.items())]
     facts.append(("kept in", report.file or "no file: it held for this run only"))
     output.table(facts, indent=2)
+
+
+def _runs(report: Any) -> str:
+    """Which runs the times are of."""
+    if report.rounds:
+        return "in turn" + (f", the fastest of {report.rounds} of each" if report.rounds > 1 else ", one of each")
+    return f"one of each, the last one {output.seconds(report.measuring)} after the others: the script takes too long for more"
 
 
 def _times(faster: float | None) -> str:

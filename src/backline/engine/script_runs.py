@@ -13,9 +13,14 @@ from typing import Any
 
 from ..errors import BacklineError, BadValue
 
-__all__ = ["NothingToTune", "Run", "ScriptFailed", "check_module", "check_script", "nothing_to_tune", "recorded", "run_recorded"]
+__all__ = [
+    "NothingToTune", "Run", "ScriptFailed", "check_module", "check_script", "nothing_to_tune", "recorded", "rounds_in_turn",
+    "run_recorded",
+]  # fmt: skip
 
 TAIL = 4000  # characters of a failed script's output that are shown
+COMPARING = 30.0  # seconds for running a script as it was and tuned in turn, after the measuring
+ROUNDS = 2
 
 
 class NothingToTune(BacklineError, RuntimeError):
@@ -103,6 +108,14 @@ def nothing_to_tune(script: str, cause: str) -> NothingToTune:
         remedy="call Backline's operations instead, such as backline.matmul(a, b) for a @ b and backline.linalg.svd(a) for "
         "numpy.linalg.svd(a), and run `backline tune` again",
     )
+
+
+def rounds_in_turn(seconds: float) -> int:
+    """Returns how often runs that take so long together are made in turn; 0 where once would take too long.
+
+    The speed of a machine changes within the minute between the first runs and those that follow the measuring.
+    """
+    return min(ROUNDS, int(COMPARING / max(seconds, 1e-3)))
 
 
 def run_recorded(
