@@ -525,3 +525,25 @@ def test_transforms_of_ours_lead_only_where_they_were_measured() -> None:
         assert ranking.place(ours, ("mkl.dfti@1",), large) > ranking.place(other, ("mkl.dfti@1",), large)
         both = ("kernels.mixed_radix@1", "mkl.dfti@1")
         assert ranking.place(ours, both, large) < ranking.place(other, both, large)
+
+
+@pytest.mark.parametrize(("instructions", "ours", "first"), [
+    ("avx512", 4.0, "kernels.mixed_radix@1"),
+    ("avx512", 9.0, "kernels.mixed_radix@1"),
+    ("avx2", 9.0, "fftw.estimate@1"),  # lanes are half as many
+    ("avx512", 12.0, "fftw.estimate@1"),
+])  # fmt: skip
+def test_what_a_ranking_was_made_without_takes_beside_the_others_what_it_took_on_the_next_class(
+    rankings: Path, as_on: Here, instructions: str, ours: float, first: str
+) -> None:
+    as_on("amd", instructions, 2)
+    problem = Problem.parse("fft.fft c128 53x79")
+    own = {"fftw.estimate@1": 10.0, "scipy.c2c@1": 20.0}
+    write_entries(rankings, f"amd-{instructions}-2c", entry_of(problem, own))
+    elsewhere = {"kernels.mixed_radix@1": 10 * ours, "fftw.estimate@1": 100.0, "scipy.c2c@1": 200.0}
+    write_entries(rankings, "intel-amx-2c", entry_of(problem, elsewhere))
+    order = predicted_times.order_of(problem.place(), own=False)
+    assert order[0] == first and set(order) == {*own, "kernels.mixed_radix@1"} and order[-1] == "scipy.c2c@1"
+    # What was measured on this class counts.
+    write_entries(rankings, f"amd-{instructions}-2c", entry_of(problem, own | {"kernels.mixed_radix@1": 30.0}))
+    assert predicted_times.order_of(problem.place(), own=False)[-1] == "kernels.mixed_radix@1"

@@ -11,7 +11,7 @@ order of algorithms is all that is asked for: `benchmarks/ranking_regret.py` tel
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -49,6 +49,9 @@ ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one 
 # They are refused at some lengths, MKL's by no rule, or are newer than some rankings: where one was not measured, that says
 # nothing.
 REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n", "kernels.mixed_radix@1", "kernels.mixed_radix@n")
+# Family of operations -> algorithms that some rankings were made without: they are expected to take beside the others what they
+# took on another class.
+NEWER = {"fft": ("kernels.mixed_radix@1", "kernels.mixed_radix@n")}
 SMALL = 17.0  # log2 of the operations up to which converting them to float32 may be the fastest
 
 
@@ -207,6 +210,7 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         if not listed:
             continue
         table = expected_here(here, processors, listed, TimesTable.joined(tables) if tables else None)
+        table = _with_newer(here, op, dtype, table)
         # What this machine measured stands in the place of what its class's ranking has of the same Problems alone. The rest
         # counts as much, so that few measurements change no order far from them.
         kept = [i for i, m in enumerate(listed) if processors != here or m.key not in mine]
@@ -222,10 +226,30 @@ def _expected(measured: TimesTable, places: list[Place], shipped: Points | None)
     if shipped is None:
         return measured
     predicted = np.array([shipped.predicted(shipped.distances(place)) for place in places]).T
-    expected = dict(zip(shipped.keys, predicted, strict=True))
-    apart = [column - expected[key] for key, column in measured.columns.items() if key in expected]
-    shift = _upper_median(apart, len(places))
-    return measured.completed({key: column + shift for key, column in expected.items()})
+    return _completed(measured, dict(zip(shipped.keys, predicted, strict=True)))
+
+
+def _with_newer(here: ProcessorClass, op: str, dtype: str, table: TimesTable) -> TimesTable:
+    """Returns the times of a class with those of algorithms that it was made without, as the next class that has them does."""
+    newer = NEWER.get(op.partition(".")[0], ())
+    if not newer or any(key in table.columns for key in newer):
+        return table
+    for other in ranking_files.nearest_classes(here, dtype):
+        listed = ranking_files.measured(other, op, dtype)
+        if any(key in m.times for m in listed for key in newer):
+            there = expected_here(here, other, listed, table)
+            at = {problem: i for i, problem in enumerate(there.problems)}
+            index = np.array([at.get(problem, -1) for problem in table.problems])
+            lent = {key: np.where(index >= 0, column[index], np.nan) for key, column in there.columns.items()}
+            return _completed(table, lent, newer)
+    return table
+
+
+def _completed(table: TimesTable, expected: Mapping[str, Any], only: Collection[str] | None = None) -> TimesTable:
+    """Returns the table with expected times where it has none, of all algorithms or some, brought to its scale row by row."""
+    apart = [column - expected[key] for key, column in table.columns.items() if key in expected]
+    shift = _upper_median(apart, len(table.problems))
+    return table.completed({key: column + shift for key, column in expected.items() if only is None or key in only})
 
 
 def _upper_median(columns: list[Any], rows: int) -> Any:
