@@ -141,6 +141,17 @@ def test_what_was_measured_here_corrects_what_was_not() -> None:
     assert order_of(product(far))[0].partition(".")[0] != slow and others
 
 
+def test_a_record_of_one_operation_leaves_what_is_known_of_the_others() -> None:
+    problem, other = product(90), problem_of("linalg.cholesky", np.eye(90, dtype=np.float32))
+
+    def known(p: Problem) -> Any:
+        return predicted_times._near(ranking_files.here(), p.place(), record_store.generation())[0]
+
+    before = known(problem), known(other)
+    record_store.keep_all([record_of(problem, {"mkl.gemm@1": 1e-6})], file=False)
+    assert known(problem) is not before[0] and known(other) is before[1] is not None
+
+
 def test_a_record_without_an_algorithm_says_nothing_about_it() -> None:
     first, *rest = order_of(product(100))
     record_store.keep(record_of(product(100), dict.fromkeys(rest[:3], 1e-3)), file=False)

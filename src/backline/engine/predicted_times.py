@@ -192,6 +192,8 @@ def _apart(one: str, other: str) -> float:
 def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes: int) -> Points | None:
     """Returns what is known of an operation: records of this machine, and the rankings of so many classes; None without any."""
     own = [] if generation == SHIPPED_ONLY else [Measured(*m) for m in record_store.measured(op, dtype)]
+    if not own and generation != SHIPPED_ONLY:  # no record of another operation changes this
+        return _points(here, op, dtype, SHIPPED_ONLY, classes)
     tables: list[TimesTable] = []
     places: list[Place] = []
     far: list[float] = []
