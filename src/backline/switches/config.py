@@ -21,6 +21,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ..errors import BacklineError, BadValue
@@ -266,14 +267,16 @@ def _environment(switches: Mapping[str, Switch]) -> Source | None:
     if not variables:
         return None
     source = Source("environment", "the environment", raw=variables)
-    known = {switch.env for switch in switches.values()}
-    strange = [name for name in variables if name not in known | others]
-    if strange:
-        from difflib import get_close_matches
-
-        for name in strange:
-            # Other variables of ours and other people's begin like this too: only a likely slip is reported.
-            near = get_close_matches(name[:100], known, 1, 0.9)
-            if near:
-                source.faults.append(f"{name} = {show(variables[name])} sets nothing; the nearest name: {near[0]}")
+    known = frozenset(switch.env for switch in switches.values())
+    for name in variables:
+        if name not in known and name not in others and (near := _likely_meant(name, known)):
+            source.faults.append(f"{name} = {show(variables[name])} sets nothing; the nearest name: {near}")
     return source
+
+
+@lru_cache(maxsize=64)  # it takes longer than all the rest of reading the environment
+def _likely_meant(name: str, known: frozenset[str]) -> str:
+    """Returns the variable that is nearly `name`, if any: others of ours and of other people begin like those of switches."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name[:100], known, 1, 0.9)), "")
