@@ -36,6 +36,18 @@ GOOD = [
     "max_pool2d_input f32 8x6x16x16 8x6x8x8 kernel_size=2",
     "layer_norm f32 12x24 normalized_shape=(24,)",
     "softmax f32 12x24 dim=-1",
+    "layer_norm f32 3x12x24 12x24 12x24 axes=2 eps=1e-05",
+    "rms_norm f32 12x24 24 normalized_shape=(24,)",
+    "batch_norm_train f32 2x4x8 eps=1e-05",
+    "batch_norm_train f32 2x4x8 4 4 eps=1e-05",
+    "linear f32 4x8 8x5:F 4x5:X activation=gelu",
+    "linear f32 3x4x8 8x5:F 3x4x5:X 3x4x5 activation=relu",
+    "linear f64 4x8 8x5 4x5",
+    "linear f32 4x8 8x5:F activation=silu",
+    "relu_grad f32 16x64 16x64:F",
+    "gelu_grad f32 16x64 16x64 approximate=tanh",
+    "softmax_grad f32 16x64 16x64 axis=1",
+    "linalg.solve_triangular f64 4x4 4x2 left=True",
 ]
 
 
@@ -57,6 +69,17 @@ def test_it_is_the_problem_of_the_call() -> None:
     assert Problem.parse("conv2d_input f32 2x6x8x8 4x6x3x3 2x4x4x4 stride=2 padding=1") == of(
         "nn.grad.conv2d_input", x.shape, w, grad, 2, 1
     )
+    rows, weight, added = np.ones((3, 6), np.float32), np.ones((4, 6), np.float32), np.ones((3, 4), np.float32)
+    linear = of("nn.functional.linear", rows, weight, bias, activation="gelu", residual=added)
+    assert Problem.parse("linear f32 3x6 6x4:F 3x4:X 3x4 activation=gelu") == linear
+    assert Problem.parse("linear f32 1x6 6x4:F 1x4 activation=relu") == of(
+        "nn.functional.linear", rows[:1], weight, bias, activation="relu"
+    )
+    assert Problem.parse("linear f32 3x6 4x6 4") == of("nn.functional.linear", rows, weight, bias)
+    scale = np.ones(6, np.float32)
+    assert Problem.parse("layer_norm f32 3x6 6 6 axes=1 eps=1e-05") == of("nn.functional.layer_norm", rows, (6,), scale, scale)
+    trained = of("nn.functional.batch_norm", x, None, None, scale, scale, training=True)
+    assert Problem.parse("batch_norm_train f32 2x6x8x8 6 6 eps=1e-05") == trained
     assert Problem.parse("max_pool2d f32 2x6x8x8 kernel_size=3x2 stride=2") == of("nn.functional.max_pool2d", x, (3, 2), 2)
     assert Problem.parse("avg_pool2d_input f32 2x6x8x8 2x6x4x4 kernel_size=2") == of(
         "nn.grad.avg_pool2d_input", x.shape, np.ones((2, 6, 4, 4), np.float32), 2
@@ -95,6 +118,8 @@ def test_it_is_the_problem_of_the_call() -> None:
         ("max_pool2d f32 8x6x16x16 8x6x8x8 kernel_size=2", ["1 shapes at most"]),
         ("avg_pool2d_input f32 8x6x8x8 kernel_size=2", ["two sizes", "avg_pool2d_input"]),
         ("matmul f32 3x3 3x3 bidirectional", ["bidirectional"]),
+        ("layer_norm f32 4x8 8 8 8 axes=1", ["three shapes at most"]),
+        ("linear f32 4x8 8x5:F 4x5:X 4x5 4x5 activation=relu", ["four shapes at most"]),
     ],
 )
 def test_a_bad_text_is_refused_with_an_example(text: str, words: list[str]) -> None:

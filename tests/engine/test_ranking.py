@@ -15,7 +15,6 @@ from backline import libraries
 from backline.engine import predicted_times, ranking, ranking_files
 from backline.engine.ranking import order_of
 from backline.engine.tuning.record import current_key
-from backline.errors import BadValue
 from backline.libraries.base import Algorithm
 from backline.native.processor_class import ProcessorClass
 from backline.problems import Place, Problem
@@ -125,15 +124,14 @@ def test_entries_have_the_dtype_and_the_class_of_shapes_that_their_problems_have
     import_operations()
     checked = 0
     for entry in json.loads(path.read_text())["entries"]:
-        try:
-            place = Problem.parse(entry["example"]).place()
-        except BadValue:  # a key that is no call
+        if entry["op"].startswith("avg_pool") and entry["op"].endswith("_grad"):  # whose keys do not have the input's size
             continue
+        place = Problem.parse(entry["example"]).place()
         assert (place.op, place.dtype, place.shape_class) == (entry["op"], entry["dtype"], entry["class"]), entry["example"]
         assert place.factors == place._replace(factors=()).sized_as(entry["example"]).factors
         assert abs(place.work - entry["size"]) < 0.01
         checked += 1
-    assert checked > len(json.loads(path.read_text())["entries"]) / 2
+    assert checked > 0.99 * len(json.loads(path.read_text())["entries"])
 
 
 def test_the_nearest_class_holds(as_on: Here) -> None:

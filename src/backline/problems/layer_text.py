@@ -6,6 +6,7 @@ that keys of Problems have are understood too: ``conv f32 8x64x56x56 64x64x3x3 s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from ..errors import BadValue
 from .names import GATES
 
-__all__ = ["WORDS", "call", "example", "operation_name"]
+__all__ = ["KEYS", "WORDS", "call", "example", "operation_name"]
 
 Array = Any
 Shape = tuple[tuple[int, ...], str]
@@ -23,6 +24,15 @@ Make = Callable[..., Array]  # (shape, layout, dtype): an array without memory; 
 
 WORDS = ("batch_first", "bidirectional", "last")
 """Words that stand alone, for a parameter that is True."""
+
+KEYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "batch_norm_train": ("nn.functional.batch_norm", {"running_mean": None, "running_var": None, "training": True}),
+    **{
+        f"{name}_grad": (f"nn.grad.{name}_input", {})
+        for name in ("relu", "gelu", "silu", "tanh", "sigmoid", "softmax", "log_softmax")
+    },
+}
+"""Names that only keys have -> the operation, and parameters that the name stands for."""
 
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
 PLACES = ("nn.functional.", "nn.", "nn.grad.")
@@ -41,6 +51,8 @@ _EXAMPLES = {  # by what a name holds; the first that fits
     "pool": _POOL,
     **{mode: f'"{mode} f32 32x16x256 hidden=512 layers=2 bidirectional"' for mode in GATES},
     "layer_norm": '"layer_norm f32 512x1024 normalized_shape=(1024,)"',
+    "functional.batch_norm": '"batch_norm f32 8x64x56x56 64 64", the running mean and variance after the input',
+    "functional.linear": '"linear f32 64x128 256x128 256 activation=relu"',
     "rms_norm": '"rms_norm f32 512x1024 normalized_shape=(1024,)"',
     "softmax": '"softmax f32 128x1000 dim=-1"',
 }
@@ -96,17 +108,47 @@ def call(name: str, shapes: Sequence[Shape], keywords: dict[str, Any], make: Mak
     if name.startswith(("nn.functional.", "nn.grad.")) and (short.startswith("conv") or "_pool" in short):
         made = _Layer(name, list(shapes), keywords, make)
         return made.pooling() if "_pool" in short else made.convolution()
-    further = _renamed(short, shapes, keywords)
-    return None if further is None else ([make(*shape) for shape in shapes], further)
-
-
-def _renamed(short: str, shapes: Sequence[Shape], keywords: dict[str, Any]) -> dict[str, Any] | None:
-    """Parameters by the names of the call, where they have those of a key; None where they have not."""
-    if short in ("softmax", "log_softmax") and "axis" in keywords:
-        return {**{k: v for k, v in keywords.items() if k != "axis"}, "dim": keywords["axis"]}
-    if short in ("layer_norm", "rms_norm") and isinstance(keywords.get("axes"), int):
-        return {**{k: v for k, v in keywords.items() if k != "axes"}, "normalized_shape": shapes[0][0][-keywords["axes"] :]}
+    arrays = [make(*shape) for shape in shapes]
+    if short.removesuffix("_input") in ("softmax", "log_softmax") and "axis" in keywords:
+        return arrays, {**{k: v for k, v in keywords.items() if k != "axis"}, "dim": keywords["axis"]}
+    if short in ("layer_norm", "rms_norm"):
+        if isinstance(axes := keywords.get("axes"), int):
+            keywords = {**{k: v for k, v in keywords.items() if k != "axes"}, "normalized_shape": shapes[0][0][-axes:]}
+        return _scaled(name, arrays, keywords)
+    if short == "batch_norm" and "running_mean" in keywords:
+        return _scaled(name, arrays, keywords)
+    if short == "linear" and _is_key_of_linear(shapes):
+        return _linear(name, shapes, keywords, make)
     return None
+
+
+def _scaled(name: str, arrays: list[Array], keywords: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """A normalization of the first array, with scale and shift."""
+    if len(arrays) > 3:
+        raise BadValue(f"{name} has three shapes at most, not {len(arrays)}", remedy=example(name))
+    return arrays[:1], {**keywords, **dict(zip(("weight", "bias"), arrays[1:], strict=False))}
+
+
+def _is_key_of_linear(shapes: Sequence[Shape]) -> bool:
+    """Tells whether shapes are those of a key, which has what is added as matrices, and the weight as it is multiplied."""
+    if len(shapes) < 2 or not shapes[0][0] or len(shapes[1][0]) != 2:
+        return False
+    (terms, features), inputs = shapes[1][0], shapes[0][0][-1]
+    return any(len(shape) > 1 for shape, _ in shapes[2:]) or (terms == inputs != features)
+
+
+def _linear(name: str, shapes: Sequence[Shape], keywords: dict[str, Any], make: Make) -> tuple[list[Any], dict[str, Any]]:
+    """A linear layer from its key: a bias is a matrix of equal rows, before the residual."""
+    x, weight, *added = shapes
+    if len(added) > 2:
+        raise BadValue(f"{name} has four shapes at most, not {len(shapes)}", remedy=example(name))
+    rows = math.prod(x[0][:-1])
+    if len(added) == 2 or (added and (added[0][1] == "X" or rows == 1)):
+        keywords["bias"] = make((weight[0][1],), "C")
+        added = added[1:]
+    if added:
+        keywords["residual"] = make(*added[0])
+    return [make(*x), make(*weight).T], keywords
 
 
 def _numbers(value: Any) -> Any:

@@ -3,10 +3,9 @@
 It takes an operation's name (the last part will do for layers: ``conv2d``), a dtype, the shape of every array in the order of
 the call (a layout after a colon: C rows, F columns, X neither), ``out`` for an output given by the caller, and keyword
 parameters, tuples of ints also as ``2x2``. Recurrent networks need the input's shape and ``hidden`` only. The keys of tuning
-records are such texts, and parameters that a key leaves out have the operation's defaults. Some keys name no call and do not
-read: ``batch_norm_train``, ``relu_grad``, ``linear`` with an activation and a bias; nor does that of ``linalg.solve_triangular``
-with ``upper=False``, which it leaves out. That of ``linear`` without a bias has the weight transposed, and a square one reads as
-the weight of a call.
+records are such texts, and parameters that a key leaves out have the operation's defaults. The key of ``linear`` has the weight
+transposed: without a bias or a residual, a square one reads as the weight of a call. Keys of gradients of average pooling do not
+read: they do not have the input's size.
 """
 
 from __future__ import annotations
@@ -46,12 +45,13 @@ def read(text: str) -> Any:
     words = _words(text)
     if not words:
         raise BadValue("the text is empty", remedy=FORM)
-    given, rest = words[0], words[1:]
+    given, further = layer_text.KEYS.get(words[0], (words[0], {}))
+    rest = words[1:]
     import_operations()
     name = _operation(given, rest)
     dtype: np.dtype[Any] | None = None
     shapes: list[tuple[tuple[int, ...], str]] = []
-    keywords: dict[str, Any] = {}
+    keywords: dict[str, Any] = {**further}
     out = ""
     for word in rest:
         if dtype is None:
@@ -168,6 +168,8 @@ def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[st
     if name in ("linalg.lu_solve", "linalg.ldl_solve") and len(shapes) > 1:
         dtypes[1] = np.dtype(np.int32)
     keywords.pop("vector", None)  # in keys of solve; the shape says it
+    if name == "linalg.solve_triangular":
+        keywords.setdefault("upper", False)  # which keys leave out
     if name == "matmul" and len(shapes) == 3:  # in keys, which have what is added last
         name = "addmm" if all(len(shape) == 2 for shape, _ in shapes) else "baddbmm"
         shapes = [shapes[2], *shapes[:2]]
