@@ -47,6 +47,9 @@ GOOD = [
     "relu_grad f32 16x64 16x64:F",
     "gelu_grad f32 16x64 16x64 approximate=tanh",
     "softmax_grad f32 16x64 16x64 axis=1",
+    "batch_norm_train_grad f32 2x4x8 2x4x8 4 eps=1e-05",
+    "layer_norm_grad f32 4x8 4x8 8 axes=1 eps=1e-05",
+    "layer_norm_grad f32 4x8 4x8 axes=1 eps=1e-05",
     "linalg.solve_triangular f64 4x4 4x2 left=True",
 ]
 

@@ -27,6 +27,8 @@ WORDS = ("batch_first", "bidirectional", "last")
 
 KEYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "batch_norm_train": ("nn.functional.batch_norm", {"running_mean": None, "running_var": None, "training": True}),
+    "batch_norm_train_grad": ("nn.grad.batch_norm_gradients", {}),
+    "layer_norm_grad": ("nn.grad.layer_norm_gradients", {}),
     **{
         f"{name}_grad": (f"nn.grad.{name}_input", {})
         for name in ("relu", "gelu", "silu", "tanh", "sigmoid", "softmax", "log_softmax")
@@ -111,11 +113,11 @@ def call(name: str, shapes: Sequence[Shape], keywords: dict[str, Any], make: Mak
     arrays = [make(*shape) for shape in shapes]
     if short.removesuffix("_input") in ("softmax", "log_softmax") and "axis" in keywords:
         return arrays, {**{k: v for k, v in keywords.items() if k != "axis"}, "dim": keywords["axis"]}
-    if short in ("layer_norm", "rms_norm"):
+    if short in ("layer_norm", "rms_norm", "layer_norm_gradients"):
         if isinstance(axes := keywords.get("axes"), int):
             keywords = {**{k: v for k, v in keywords.items() if k != "axes"}, "normalized_shape": shapes[0][0][-axes:]}
         return _scaled(name, arrays, keywords)
-    if short == "batch_norm" and "running_mean" in keywords:
+    if short == "batch_norm_gradients" or (short == "batch_norm" and "running_mean" in keywords):
         return _scaled(name, arrays, keywords)
     if short == "linear" and _is_key_of_linear(shapes):
         return _linear(name, shapes, keywords, make)
@@ -123,10 +125,11 @@ def call(name: str, shapes: Sequence[Shape], keywords: dict[str, Any], make: Mak
 
 
 def _scaled(name: str, arrays: list[Array], keywords: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """A normalization of the first array, with scale and shift."""
+    """A normalization with scale and shift, or the gradients of one, which have that of the result in the place of the shift."""
+    names = ("input", "grad_output", "weight") if name.endswith("_gradients") else ("input", "weight", "bias")
     if len(arrays) > 3:
         raise BadValue(f"{name} has three shapes at most, not {len(arrays)}", remedy=example(name))
-    return arrays[:1], {**keywords, **dict(zip(("weight", "bias"), arrays[1:], strict=False))}
+    return [], {**keywords, **dict(zip(names, arrays, strict=False))}
 
 
 def _is_key_of_linear(shapes: Sequence[Shape]) -> bool:

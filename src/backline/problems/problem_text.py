@@ -3,7 +3,8 @@
 It takes an operation's name (the last part will do for layers: ``conv2d``), a dtype, the shape of every array in the order of
 the call (a layout after a colon: C rows, F columns, X neither), ``out`` for an output given by the caller, and keyword
 parameters, tuples of ints also as ``2x2``. Recurrent networks need the input's shape and ``hidden`` only. The keys of tuning
-records are such texts, and parameters that a key leaves out have the operation's defaults. The key of ``linear`` has the weight
+records are such texts. A parameter that is left out has the operation's default; keys leave out what is False, so that the key of
+``linalg.svd`` with ``full_matrices=False`` reads as that of a call without it. The key of ``linear`` has the weight
 transposed: without a bias or a residual, a square one reads as the weight of a call. Keys of gradients of average pooling do not
 read: they do not have the input's size.
 """
