@@ -13,13 +13,13 @@ import pytest
 
 import backline
 from backline import _core, libraries
-from backline.engine import precision_figures, problem_class
+from backline.engine import precision_cases, precision_figures, problem_class
 from backline.engine.choose import choose, eligible
 from backline.engine.precision_figures import BOUND, MARGIN, Figure, estimate, figures, merged, provenance, text_of
 from backline.errors import NoKernel
 from backline.libraries.base import Algorithm
 from backline.native.processor_class import ProcessorClass
-from backline.problems import Problem
+from backline.problems import Problem, short
 from backline.problems.op_registry import import_operations
 
 PROBLEM = "matmul f32 64x64 64x64"
@@ -62,6 +62,17 @@ def test_the_shipped_figures_are_what_they_say() -> None:
                 assert name.partition(".")[0] in names, (op, name)
                 assert 0 <= f.worst <= f.ordinary <= 54 and f.worst <= f.bits <= 54 and f.error < 1, (op, dtype, name)
                 assert f.terms >= 1 and f.loss >= 0 and bool(f.against) == bool(f.loss)
+
+
+def test_whatever_precision_is_measured_of_has_figures() -> None:
+    """`max_error` refuses nothing that has none."""
+    shipped = figures()
+    lacking = set()
+    for case in precision_cases.cases():
+        problem = Problem.parse(case.text)
+        if not shipped.get(problem.op, {}).get(short(problem.dtype)):
+            lacking.add((problem.op, short(problem.dtype)))
+    assert not lacking, f"python benchmarks/make_precision.py --merge {' '.join(sorted({op for op, _ in lacking}))}"
 
 
 def test_shipped_products_have_the_bits_of_their_format() -> None:

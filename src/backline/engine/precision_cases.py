@@ -342,8 +342,10 @@ def layers(d: str) -> Iterator[Case]:
             yield Case("ordinary", f"nn.grad.{op}_input {d} 64x257 64x257", ORDINARY)
             yield Case("large arguments", f"nn.grad.{op}_input {d} 64x257 64x257", change=_scaled(3))
     for op in ELEMENTARY:
+        # Exponentials of larger numbers are infinite in float16.
+        narrow = d == "f16" and op in ("exp", "expm1")
         yield Case("ordinary", f"{op} {d} 64x257", ORDINARY, quick=True)
-        yield Case("large arguments", f"{op} {d} 64x257", change=_scaled(3))
+        yield Case("large arguments", f"{op} {d} 64x257", change=_scaled(1 if narrow else 3))
     for op in ("softmax", "log_softmax"):
         yield Case("sums of 257 terms", f"{op} {d} 64x257 dim=-1", ORDINARY, quick=True)
         yield Case("large arguments", f"{op} {d} 64x257 dim=-1", change=_scaled(4))
