@@ -58,8 +58,9 @@ def tune(
 ) -> None:
     """Record what SCRIPT computes, measure every library on it, keep the fastest, run it again, compare.
 
-    Options stand before SCRIPT; what follows it is the script's. What was measured before is not measured again. The exit status
-    is 1 where the script fails, and 3 where it calls no operation of Backline and spends no time in BLAS and LAPACK.
+    SCRIPT runs several times, one that takes seconds up to a dozen times. Options stand before it; what follows it is the
+    script's. What was measured before is not measured again. The exit status is 1 where the script fails, and 3 where it calls
+    no operation of Backline and spends no time in BLAS and LAPACK.
     """
     from ..engine.script_runs import check_script
     from ..engine.tuning import record_exchange, record_store
