@@ -280,10 +280,8 @@ def tune_script(
             last["BACKLINE_TUNING"] = os.path.join(folder, "tuning.sqlite")
             database.write(last["BACKLINE_TUNING"], records.every())
         what = "tuned" if not deterministic else "deterministic"
-        if report.rounds:
-            step(f"NumPy, backline not tuned and {what}, in turn" + (f", {report.rounds} times" if report.rounds > 1 else ""))
-        else:
-            step(f"backline, {what}")
+        twice = f", {report.rounds} times" if report.rounds > 1 else ""
+        step(f"NumPy, untuned and {what}, in turn{twice}" if report.rounds else f"backline, {what}")
         _run_in_turn(report, argv, environments | {"tuned": last}, verbose)
     return report
 
