@@ -545,3 +545,14 @@ def test_what_a_ranking_was_made_without_takes_beside_the_others_what_it_took_on
     # What was measured on this class counts.
     write_entries(rankings, f"amd-{instructions}-2c", entry_of(problem, own | {"kernels.mixed_radix@1": 30.0}))
     assert predicted_times.order_of(problem.place(), own=False)[-1] == "kernels.mixed_radix@1"
+
+
+def test_what_a_ranking_takes_from_another_is_in_proportion_to_what_both_have(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx512", 2)
+    problems = [Problem.parse(f"fft.fft c128 {lines}x{n}") for lines in (20, 50) for n in (26, 35, 51, 65, 77, 91)]
+    own = {"fftw.estimate@1": 10.0, "scipy.c2c@1": 20.0}
+    write_entries(rankings, "amd-avx512-2c", *(entry_of(p, own) for p in problems))
+    elsewhere = {"kernels.mixed_radix@1": 8.0, "fftw.estimate@1": 20.0, "scipy.c2c@1": 40.0}
+    write_entries(rankings, "intel-amx-2c", *(entry_of(p, elsewhere) for p in problems))
+    expected = predicted_times.times_of(problems[0].place())
+    assert expected["kernels.mixed_radix@1"] / expected["fftw.estimate@1"] == pytest.approx(0.4)

@@ -46,12 +46,11 @@ NEAR = 3.0  # beyond which measurements of the next class of processors are aske
 POWER = 0.5  # of ratios in their mean
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
-# They are refused at some lengths, MKL's by no rule, or are newer than some rankings: where one was not measured, that says
-# nothing.
-REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n", "kernels.mixed_radix@1", "kernels.mixed_radix@n")
 # Family of operations -> algorithms that some rankings were made without: they are expected to take beside the others what they
 # took on another class.
 NEWER = {"fft": ("kernels.mixed_radix@1", "kernels.mixed_radix@n")}
+# They are refused at some lengths, MKL's by no rule: where one was not measured, that says nothing.
+REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n", *NEWER["fft"])
 SMALL = 17.0  # log2 of the operations up to which converting them to float32 may be the fastest
 
 
@@ -232,14 +231,15 @@ def _expected(measured: TimesTable, places: list[Place], shipped: Points | None)
 
 
 def _with_newer(here: ProcessorClass, op: str, dtype: str, table: TimesTable) -> TimesTable:
-    """Returns the times of a class with those of algorithms that it was made without, as the next class that has them does."""
+    """Returns the times of a class with those of algorithms that its ranking lacks, from the next class that has them."""
     newer = NEWER.get(op.partition(".")[0], ())
     if not newer or any(key in table.columns for key in newer):
         return table
     for other in ranking_files.nearest_classes(here, dtype):
         listed = ranking_files.measured(other, op, dtype)
         if any(key in m.times for m in listed for key in newer):
-            there = expected_here(here, other, listed, table)
+            # Not by ratios of libraries to `table`, whose times are over a fastest one that may be another one there.
+            there = expected_here(here, other, listed, None)
             at = {problem: i for i, problem in enumerate(there.problems)}
             index = np.array([at.get(problem, -1) for problem in table.problems])
             lent = {key: np.where(index >= 0, column[index], np.nan) for key, column in there.columns.items()}
