@@ -116,15 +116,15 @@ def call(name: str, shapes: Sequence[Shape], keywords: dict[str, Any], make: Mak
     if short in ("layer_norm", "rms_norm", "layer_norm_gradients"):
         if isinstance(axes := keywords.get("axes"), int):
             keywords = {**{k: v for k, v in keywords.items() if k != "axes"}, "normalized_shape": shapes[0][0][-axes:]}
-        return _scaled(name, arrays, keywords)
+        return _normalization(name, arrays, keywords)
     if short == "batch_norm_gradients" or (short == "batch_norm" and "running_mean" in keywords):
-        return _scaled(name, arrays, keywords)
+        return _normalization(name, arrays, keywords)
     if short == "linear" and _is_key_of_linear(shapes):
         return _linear(name, shapes, keywords, make)
     return None
 
 
-def _scaled(name: str, arrays: list[Array], keywords: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _normalization(name: str, arrays: list[Array], keywords: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """A normalization with scale and shift, or the gradients of one, which have that of the result in the place of the shift."""
     names = ("input", "grad_output", "weight") if name.endswith("_gradients") else ("input", "weight", "bias")
     if len(arrays) > 3:
@@ -141,7 +141,7 @@ def _is_key_of_linear(shapes: Sequence[Shape]) -> bool:
 
 
 def _linear(name: str, shapes: Sequence[Shape], keywords: dict[str, Any], make: Make) -> tuple[list[Any], dict[str, Any]]:
-    """A linear layer from its key: a bias is a matrix of equal rows, before the residual."""
+    """A linear layer from its key: a bias is a matrix of equal rows, before the residual. One row alone reads as a bias."""
     x, weight, *added = shapes
     if len(added) > 2:
         raise BadValue(f"{name} has four shapes at most, not {len(shapes)}", remedy=example(name))
