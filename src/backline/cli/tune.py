@@ -212,7 +212,7 @@ def _print(report: Any) -> None:
 
 
 def _runs(report: Any) -> str:
-    """Which runs the times are of."""
+    """Returns words on the runs that the times are of."""
     if report.rounds:
         return "in turn" + (f", the fastest of {report.rounds} of each" if report.rounds > 1 else ", one of each")
     return f"one of each, the last one {output.seconds(report.measuring)} after the others: the script takes too long for more"

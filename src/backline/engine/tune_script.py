@@ -256,21 +256,21 @@ def tune_script(
     numpy = _run_numpy(argv, environments["numpy"], show=verbose)
     if not numpy.failed:
         _check_that_it_computes(name, numpy)
-    middle = time.perf_counter()
+    numpy_ended = time.perf_counter()
     step("backline, not tuned")
     untuned = run_recorded("untuned", argv, environments["untuned"], show=verbose)
     _check_that_it_computes(name, untuned)
     report = TuneReport(name, numpy, untuned, untuned, deterministic=deterministic, max_error=max_error)
     # The tuned run takes as long as the one before it, or less.
-    measured = time.perf_counter()
-    report.rounds = script_runs.rounds_in_turn(middle - begin + 2 * (measured - middle))
+    untuned_ended = time.perf_counter()
+    report.rounds = script_runs.rounds_in_turn(numpy_ended - begin + 2 * (untuned_ended - numpy_ended))
     wanted = _problems(untuned)
     if deterministic and max_error is None:
         report.left_out = {p.key: "nothing is chosen by timing under determinism" for p, _ in wanted}
     else:
         _measure(report, wanted, budget, not deterministic, again, progress)
         _weigh(report, untuned)
-    report.measuring = time.perf_counter() - measured
+    report.measuring = time.perf_counter() - untuned_ended
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
         last = common | asked | ({"BACKLINE_MAX_ERROR": repr(max_error)} if max_error is not None else {})
         where = records.path()
