@@ -63,36 +63,50 @@ struct Block {
     char *to;
 };
 
-BACKLINE_AVX512 void finish(const TileProduct &p, const Block &block, const char *sums) {
+// Rows of it, `first` and those after it up to `end`.
+template <TileNumbers Numbers, Activation Kind>
+BACKLINE_INLINE void finish(const TileProduct &p, const Block &block, const char *sums, int64_t first, int64_t end) {
     constexpr int64_t line = kPanel * kWord;
-    if (!p.is_bfloat16) {
-        for (int64_t row = 0; row < block.rows; ++row) std::memcpy(block.to + row * p.target_step, sums + row * line, size_t(block.columns * kWord));
-        return;
-    }
-    using Floats = Together<float, 64, 2>;
-    using Results = ElementsTogether<NativeBfloat16, float, 64, 2>;
-    static_assert(Floats::count == kPanel);
-    for_activation(Activation(p.activation), [&](auto kind) __attribute__((always_inline)) {
-        for (int64_t row = 0; row < block.rows; ++row) {
+    for (int64_t row = first; row < end; ++row) {
+        const char *from = sums + row * line;
+        char *to = block.to + row * p.target_step;
+        if constexpr (Numbers == TileNumbers::bfloat16) {
+            using Floats = Together<float, 64, 2>;
+            using Elements = ElementsTogether<NativeBfloat16, float, 64, 2>;
+            static_assert(Floats::count == kPanel);
             typename Floats::Vector v, w;
-            Floats::load(v, reinterpret_cast<const float *>(sums + row * line));
+            Halves<64> halves;
+            Floats::load(v, reinterpret_cast<const float *>(from));
             if (p.is_added) {
-                Results::load_some(w, reinterpret_cast<const NativeBfloat16 *>(block.added + row * p.added_step), block.columns);
+                load_some(halves, block.added + row * p.added_step, block.columns * 2);
+                Elements::load_some(w, reinterpret_cast<const NativeBfloat16 *>(&halves), kPanel);
                 v += w;
             }
             if (p.biased) {
-                Floats::load_some(w, block.bias, block.columns);
+                load_some(w.one, block.bias, block.columns * 4);
+                load_some(w.other, block.bias + kTileRows, (block.columns - kTileRows) * 4);
                 v += w;
             }
-            Activated<float, 64, 2>::template value<decltype(kind)::value>(v);
-            Results::store_some(v, reinterpret_cast<NativeBfloat16 *>(block.to + row * p.target_step), block.columns);
+            Activated<float, 64, 2>::template value<Kind>(v);
+            if (block.columns == kPanel) {
+                Elements::store_some(v, reinterpret_cast<NativeBfloat16 *>(to), kPanel);
+            } else {
+                Elements::store_some(v, reinterpret_cast<NativeBfloat16 *>(&halves), kPanel);
+                store_some(halves, to, block.columns * 2);
+            }
+        } else {
+            Words one, other;
+            std::memcpy(&one, from, sizeof one);
+            std::memcpy(&other, from + sizeof one, sizeof other);
+            store_some(one, to, block.columns * kWord);
+            store_some(other, to + sizeof one, (block.columns - kTileRows) * kWord);
         }
-    });
+    }
 }
 
-// Some packed rows times some columns; `tiles` is workspace for these columns. A block is finished while the tiles of the next one are
-// multiplied: the processor does both at once where one does not wait for the other.
-template <TileNumbers Numbers>
+// Some packed rows times some columns; `tiles` is workspace for these columns. A block is finished between the products of tiles of the next one:
+// the processor does both at once.
+template <TileNumbers Numbers, Activation Kind = Activation::none>
 BACKLINE_INLINE void multiply(const TileProduct &p, int64_t rows, int64_t columns, const char *packed, const char *matrix, const char *added,
                               const float *bias, char *tiles, char *to) {
     constexpr int size = Numbers == TileNumbers::bfloat16 ? 2 : 1;
@@ -101,25 +115,34 @@ BACKLINE_INLINE void multiply(const TileProduct &p, int64_t rows, int64_t column
     if (p.by_columns) pack_from_columns(p.terms * size, p.step, columns, matrix, tiles);
     else pack_from_rows<size>(p.terms, p.step, columns, matrix, tiles);
     alignas(64) char sums[2][kPanel * line];
+    const int64_t share = (kPanel + 4 * pieces - 1) / (4 * pieces);  // rows that are finished after each product
     Block last{};
     int turn = 0;
     const Tiles tiles_of_thread;
     for (int64_t row = 0; row < rows; row += kPanel, packed += 2 * strip)
         for (int64_t n = 0; n < columns; n += kPanel, turn ^= 1) {
             const char *here = tiles + n / kTileRows * strip;
+            int64_t done = 0;
             clear_sums();
-            add_pieces<Numbers>(pieces, packed, packed + strip, kTileWidth, kTileBytes, here, here + strip);
-            finish(p, last, sums[turn ^ 1]);
+            add_pieces<Numbers>(pieces, packed, packed + strip, kTileWidth, kTileBytes, here, here + strip, [&]() __attribute__((always_inline)) {
+                if (done >= last.rows) return;
+                const int64_t end = std::min(done + share, last.rows);
+                finish<Numbers, Kind>(p, last, sums[turn ^ 1], done, end);
+                done = end;
+            });
             store_sums(sums[turn], sums[turn] + kTileRows * line, kTileWidth, line);
             last = {std::min(rows - row, kPanel), std::min(columns - n, kPanel), added + row * p.added_step + n * size, bias + n,
                     to + row * p.target_step + n * wide};
         }
-    finish(p, last, sums[turn ^ 1]);
+    finish<Numbers, Kind>(p, last, sums[turn ^ 1], 0, last.rows);
 }
 
 BACKLINE_AVX512 void multiply_tiles(const TileProduct *p, int64_t rows, int64_t columns, const char *packed, const char *matrix,
                                     const char *added, const float *bias, char *tiles, char *to) {
-    if (p->is_bfloat16) multiply<TileNumbers::bfloat16>(*p, rows, columns, packed, matrix, added, bias, tiles, to);
+    if (p->is_bfloat16)
+        for_activation(Activation(p->activation), [&](auto kind) __attribute__((always_inline)) {
+            multiply<TileNumbers::bfloat16, decltype(kind)::value>(*p, rows, columns, packed, matrix, added, bias, tiles, to);
+        });
     else multiply<TileNumbers::int8>(*p, rows, columns, packed, matrix, added, bias, tiles, to);
 }
 

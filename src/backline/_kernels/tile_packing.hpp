@@ -13,7 +13,6 @@ namespace backline {
 constexpr int64_t kPanel = 2 * kTileRows;  // rows, and columns, of sums that the tiles hold
 constexpr int64_t kWord = 4;               // bytes of terms that stand together
 constexpr int64_t kWords = kTileWidth / kWord;
-constexpr int64_t kAhead = 16;             // bytes of a column that are asked for before they are packed
 
 constexpr int64_t pieces_of(int64_t bytes) { return (bytes + kTileWidth - 1) / kTileWidth; }
 constexpr int64_t whole_panels(int64_t n) { return (n + kPanel - 1) / kPanel * kPanel; }
@@ -23,14 +22,27 @@ using Halves = typename VectorOf<uint16_t, Bytes>::Type;
 using Words = VectorOf<uint32_t, kTileWidth>::Type;
 using Elements8 = VectorOf<uint8_t, kPanel>::Type;
 
-// Up to a vector of bytes, the others zero.
+// Up to a vector of bytes, the others zero; memory behind them is not touched.
 template <class V>
-BACKLINE_INLINE void load_some(V &v, const char *from, int64_t bytes) {
+BACKLINE_INLINE void load_some(V &v, const void *from, int64_t bytes) {
     if (bytes >= int64_t(sizeof v)) {
         std::memcpy(&v, from, sizeof v);
+    } else if (bytes > 0) {
+        const uint64_t mask = (uint64_t(1) << bytes) - 1;
+        asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(memory<sizeof(V)>(from)), "Yk"(mask));
     } else {
         v = V{};
-        if (bytes > 0) std::memcpy(&v, from, size_t(bytes));
+    }
+}
+
+// Writes a vector, or the first of its bytes.
+template <class V>
+BACKLINE_INLINE void store_some(const V &v, void *to, int64_t bytes) {
+    if (bytes >= int64_t(sizeof v)) {
+        std::memcpy(to, &v, sizeof v);
+    } else if (bytes > 0) {
+        const uint64_t mask = (uint64_t(1) << bytes) - 1;
+        asm volatile("vmovdqu8 %1, %0%{%2%}" : "+m"(memory<sizeof(V)>(to)) : "v"(v), "Yk"(mask));
     }
 }
 
@@ -94,35 +106,30 @@ BACKLINE_INLINE void transpose(Words (&rows)[kTileRows], char *to) {
 // Rows of the first matrix in panels: `bytes` of each, `step` from one to the next.
 BACKLINE_INLINE void pack_rows(int64_t bytes, int64_t step, int64_t rows, const char *from, char *to) {
     const int64_t pieces = pieces_of(bytes), whole = whole_panels(rows);
-    for (int64_t row = 0; row < whole; ++row) {
-        char *strip = to + row / kTileRows * pieces * kTileBytes + row % kTileRows * kTileWidth;
-        for (int64_t k = 0; k < pieces; ++k) {
-            Words v;
-            load_some(v, from + row * step + k * kTileWidth, row < rows ? bytes - k * kTileWidth : 0);
-            std::memcpy(strip + k * kTileBytes, &v, sizeof v);
-        }
-    }
+    for (int64_t row = 0; row < whole; row += kTileRows, from += kTileRows * step)
+        for (int64_t k = 0; k < pieces; ++k, to += kTileBytes)
+            for (int64_t i = 0; i < kTileRows; ++i) {
+                Words v;
+                load_some(v, from + i * step + k * kTileWidth, row + i < rows ? bytes - k * kTileWidth : 0);
+                std::memcpy(to + i * kTileWidth, &v, sizeof v);
+            }
 }
 
-// Columns of a second matrix whose elements lie a row apart, `step` bytes.
+// Columns of a second matrix whose elements lie a row apart, `step` bytes. The rows of a tile are read beside each other, all columns
+// of them, before the next ones: they lie in other pages, where a processor's own prefetching begins anew.
 template <int Size>
 BACKLINE_INLINE void pack_from_rows(int64_t terms, int64_t step, int64_t columns, const char *from, char *to) {
-    constexpr int64_t together = kWord / Size, ahead = kAhead / Size;
+    constexpr int64_t together = kWord / Size, rows = kWords * together;
     const int64_t pieces = pieces_of(terms * Size);
-    for (int64_t word = 0; word < pieces * kWords; ++word) {
-        const int64_t term = word * together;
-        const char *here = from + term * step;
-        char *row = to + word / kWords * kTileBytes + word % kWords * kTileWidth;
-        for (int64_t n = 0; n < columns; n += kPanel, row += 2 * pieces * kTileBytes) {
-            // What comes next lies in other pages, where a processor's own prefetching begins anew.
-            if (term + together + ahead <= terms)
-#pragma GCC unroll 4
-                for (int i = 0; i < together; ++i) __builtin_prefetch(here + (ahead + i) * step + n * Size);
-            Words low, high;
-            load_words<Size>(low, high, here + n * Size, step, terms - term, columns - n);
-            std::memcpy(row, &low, sizeof low);
-            std::memcpy(row + pieces * kTileBytes, &high, sizeof high);
-        }
+    for (int64_t k = 0; k < pieces; ++k, from += rows * step, to += kTileBytes) {
+        char *tile = to;
+        for (int64_t n = 0; n < columns; n += kPanel, tile += 2 * pieces * kTileBytes)
+            for (int64_t i = 0; i < kWords; ++i) {
+                Words low, high;
+                load_words<Size>(low, high, from + i * together * step + n * Size, step, terms - k * rows - i * together, columns - n);
+                std::memcpy(tile + i * kTileWidth, &low, sizeof low);
+                std::memcpy(tile + pieces * kTileBytes + i * kTileWidth, &high, sizeof high);
+            }
     }
 }
 

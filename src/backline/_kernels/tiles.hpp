@@ -44,28 +44,16 @@ class Tiles {
 #define LOAD(tile, from, step) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"(int64_t(step)) : "memory")
 #define STORE(tile, to, step) __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"(int64_t(step)) : "memory")
 #define CLEAR(tile) __asm__ volatile("tilezero %%tmm" #tile ::: "memory")
-#define ADD(instruction, sums, rows, columns) __asm__ volatile(instruction " %%tmm" #columns ", %%tmm" #rows ", %%tmm" #sums ::: "memory")
+#define ADD(instruction, sums, rows, columns) \
+    __asm__ volatile(instruction " %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sums), "i"(rows), "i"(columns) : "memory")
 
 enum class TileNumbers { uint8, int8, bfloat16 };  // of the rows; columns are int8, or bfloat16
 
-template <TileNumbers Numbers>
-BACKLINE_INLINE void add_four_products() {
-    if constexpr (Numbers == TileNumbers::bfloat16) {
-        ADD("tdpbf16ps", 0, 4, 6);
-        ADD("tdpbf16ps", 1, 4, 7);
-        ADD("tdpbf16ps", 2, 5, 6);
-        ADD("tdpbf16ps", 3, 5, 7);
-    } else if constexpr (Numbers == TileNumbers::int8) {
-        ADD("tdpbssd", 0, 4, 6);
-        ADD("tdpbssd", 1, 4, 7);
-        ADD("tdpbssd", 2, 5, 6);
-        ADD("tdpbssd", 3, 5, 7);
-    } else {
-        ADD("tdpbusd", 0, 4, 6);
-        ADD("tdpbusd", 1, 4, 7);
-        ADD("tdpbusd", 2, 5, 6);
-        ADD("tdpbusd", 3, 5, 7);
-    }
+template <TileNumbers Numbers, int Sums, int Rows, int Columns>
+BACKLINE_INLINE void add_product() {
+    if constexpr (Numbers == TileNumbers::bfloat16) ADD("tdpbf16ps", Sums, Rows, Columns);
+    else if constexpr (Numbers == TileNumbers::int8) ADD("tdpbssd", Sums, Rows, Columns);
+    else ADD("tdpbusd", Sums, Rows, Columns);
 }
 
 // Sums of two tiles of rows times two tiles of columns, in the tiles 0 to 3.
@@ -85,9 +73,11 @@ BACKLINE_INLINE void load_sums(const char *rows, const char *more_rows, int64_t 
 }
 
 // Adds what `pieces` tiles give: rows lie `step` bytes apart, the next piece of them `along` bytes behind. Tiles of columns are dense.
-template <TileNumbers Numbers>
+// `between` is called after each product, four times a piece: what does not wait for the products is computed beside them if it stands
+// between them, for the processor looks ahead over few of them.
+template <TileNumbers Numbers, class Between>
 BACKLINE_INLINE void add_pieces(int64_t pieces, const void *rows, const void *more_rows, int64_t step, int64_t along, const void *columns,
-                                const void *more_columns) {
+                                const void *more_columns, const Between &between) {
     const char *a = static_cast<const char *>(rows), *b = static_cast<const char *>(more_rows);
     const char *c = static_cast<const char *>(columns), *d = static_cast<const char *>(more_columns);
     for (int64_t k = 0; k < pieces; ++k, a += along, b += along, c += kTileBytes, d += kTileBytes) {
@@ -95,8 +85,21 @@ BACKLINE_INLINE void add_pieces(int64_t pieces, const void *rows, const void *mo
         LOAD(6, c, kTileWidth);
         LOAD(7, d, kTileWidth);
         LOAD(5, b, step);
-        add_four_products<Numbers>();
+        add_product<Numbers, 0, 4, 6>();
+        between();
+        add_product<Numbers, 1, 4, 7>();
+        between();
+        add_product<Numbers, 2, 5, 6>();
+        between();
+        add_product<Numbers, 3, 5, 7>();
+        between();
     }
+}
+
+template <TileNumbers Numbers>
+BACKLINE_INLINE void add_pieces(int64_t pieces, const void *rows, const void *more_rows, int64_t step, int64_t along, const void *columns,
+                                const void *more_columns) {
+    add_pieces<Numbers>(pieces, rows, more_rows, step, along, columns, more_columns, [] {});
 }
 
 // Writes them: `row` bytes from one row to the next, the second tile of columns `beside` bytes behind the first.
