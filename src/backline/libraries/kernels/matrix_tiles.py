@@ -95,8 +95,7 @@ class TileProduct:
         added, bias, activation
             Of bfloat16: matrices, and a row of float32, that are added to the sums, and the number of an activation.
         """
-        b, packed = self.b, self._packed(a)
-        by_columns = second.stride1 != self.size
+        b, by_columns = self.b, second.stride1 != self.size
         words = (
             self.size == BFLOAT16, self.k, by_columns, second.stride1 if by_columns else second.stride0, target.stride0,
             added.stride0 if added is not None else 0, added is not None, bias is not None, activation,
@@ -105,28 +104,38 @@ class TileProduct:
         items = [(item, *down, *across) for item in range(self.items) for down in rows for across in columns]
         places = [(item, row, column) for item, row, _, column, _ in items]
         biases = Matrices(bias, 0, 0, 4) if bias is not None else target
+        whole = up_to(self.m, PANEL) * self.row
+        if a.starts and len(items) == self.items:  # no two of them read the same rows
+            packed = b.work(whole)
+            b.each()
+            self._pack(a, [self.m] * self.items, a.at(places), packed)
+        else:
+            packed = self._packed(a, whole).at(places)
+            b.each()
         arguments = [
             b.packed(f"<{len(words)}q", *words), [count for _, _, count, _, _ in items], [count for *_, count in items],
-            packed.at(places), second.at([(item, 0, column) for item, _, column in places]), (added or target).at(places),
+            packed, second.at([(item, 0, column) for item, _, column in places]), (added or target).at(places),
             biases.at(places), b.work(up_to(columns[0][1], PANEL) * self.row), target.at(places),
         ]  # fmt: skip
-        b.each()
         b.call(_kernels.addresses["multiply_tiles"], arguments)
         return len(items)
 
-    def _packed(self, given: Matrices) -> Matrices:
-        """Packs the rows of the first matrix; a batch that repeats it has it once."""
-        b, by_rows = self.b, given.stride1 == self.size
-        items, whole = (self.items if given.starts else 1), up_to(self.m, PANEL) * self.row
+    def _packed(self, given: Matrices, whole: int) -> Matrices:
+        """Packs the rows of the first matrix, in a group of its own; a batch that repeats it has it once."""
+        b, items = self.b, self.items if given.starts else 1
         packed = Matrices(b.work(items * whole, shared=True), whole if given.starts else 0, self.row, 0)
         divided = [(item, *part) for item in range(items) for part in parts(self.m, -(-ITEMS * self.threads // items))]
-        places, counts = [(item, first, 0) for item, first, _ in divided], [count for *_, count in divided]
-        pack = "pack_tile_rows" if by_rows else f"pack_tile_columns_{self.size}"
-        step = given.stride0 if by_rows else given.stride1
+        places = [(item, first, 0) for item, first, _ in divided]
         b.each()
-        b.call(_kernels.addresses[pack], [self.k * self.size, step, counts, given.at(places), packed.at(places)])
+        self._pack(given, [count for *_, count in divided], given.at(places), packed.at(places))
         b.each(len(divided), self.threads if len(divided) > 1 else 1)
         return packed
+
+    def _pack(self, given: Matrices, counts: list[int], rows: Pointer, packed: Pointer) -> None:
+        by_rows = given.stride1 == self.size
+        pack = "pack_tile_rows" if by_rows else f"pack_tile_columns_{self.size}"
+        step = given.stride0 if by_rows else given.stride1
+        self.b.call(_kernels.addresses[pack], [self.k * self.size, step, counts, rows, packed])
 
 
 def blocks(m: int, n: int, k: int, items: int, size: int, threads: int) -> tuple[list[Part], list[Part]]:
