@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..native.shared_library import NativeLibrary
 
 __all__ = [
-    "allows", "cap_mkl", "cap_onednn", "cap_openblas", "detected", "effective", "loaded_openblas", "mkl_kernels",
+    "allowed", "allows", "cap_mkl", "cap_onednn", "cap_openblas", "detected", "effective", "loaded_openblas", "mkl_kernels",
     "openblas_kernels", "reachable", "reachables", "too_late",
 ]  # fmt: skip
 
@@ -119,6 +119,16 @@ def allows(isa: str) -> bool:
     if isa not in words.NAMES:
         raise BadValue(f"{isa!r} is no instruction set.", remedy=f"one of: {', '.join(words.NAMES)}")
     return words.at_most(isa, _effective())
+
+
+def allowed(isas: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns those instruction sets that `allows` lets code use, of words that it knows.
+
+    >>> allowed(())
+    ()
+    """
+    most = _effective()
+    return tuple(isa for isa in isas if words.at_most(isa, most))
 
 
 # --- put on libraries as they are loaded ----------------------------------------------------------------

@@ -16,6 +16,7 @@ __all__ = ["LEAST", "MOST", "Array", "axis_of", "check_kind", "integer_dtype", "
 
 Array = np.ndarray[Any, Any]
 
+_FLOATS = frozenset(map(np.dtype, ("float16", "float32", "float64")))  # found faster than by their names
 LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
@@ -24,7 +25,7 @@ def check_kind(where: str, value: Any) -> Array:
     if type(value) is not np.ndarray:
         value = host_arrays.view_of(value, f"{where}: x")
     array = check_array(value, f"{where}: x")
-    if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+    if array.dtype not in _FLOATS and array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
         raise BadType(
             f"{where}: x has dtype {array.dtype}",
             cause="float16, bfloat16, float32 and float64 are quantized",

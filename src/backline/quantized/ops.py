@@ -19,7 +19,7 @@ from ..ops.linalg_checks import enough_memory
 from ..ops.operation import operation
 from ..problems import operand
 from ..problems.quantized_problem import QuantizedProblem
-from .arrays import QArray, check_quantized, extremes, integers
+from .arrays import F32, QArray, check_quantized, extremes, integers
 from .checks import Array, check_kind, one_of_each
 from .observers import parameters_of_one
 from .packing import Packed, PackedConv2d, PackedLinear
@@ -286,7 +286,7 @@ def kind_there(x: Any) -> ArrayKind | None:
 def for_dynamic(x: Any, packed: Any) -> tuple[Any, ...]:
     layer, there = _packed("linear_dynamic", packed, PackedLinear), kind_there(x)
     array = check_kind("linear_dynamic", x) if there is None else x
-    if dtype_of(array).name != "float32":
+    if (there is not None or array.dtype != F32) and dtype_of(array).name != "float32":
         raise BadType(f"linear_dynamic: x has dtype {array.dtype}, it must be float32", remedy="x.astype(float32)")
     fits("linear_dynamic", tuple(array.shape), layer.shape)
     if there is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -16,6 +17,12 @@ from ..libraries.reference.reference_requantize import FLOAT32
 from .arrays import QArray
 
 __all__ = ["SCHEMES", "Scheme", "current_engine", "scheme"]
+
+
+@cache
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +62,8 @@ class Scheme:
         >>> SCHEMES["x86"].activations(np.dtype("uint8")), SCHEMES["onednn"].activations(np.dtype("uint8"))
         ((0, 127), (0, 255))
         """
-        limits = np.iinfo(dtype)
-        return (limits.min // 2, limits.max // 2) if self.reduced else (int(limits.min), int(limits.max))
+        least, most = _limits(dtype)
+        return (least // 2, most // 2) if self.reduced else (least, most)
 
     def check_weight(self, where: str, weight: QArray) -> None:
         """Refuses a weight that the engine cannot pack."""

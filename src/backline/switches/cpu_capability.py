@@ -23,6 +23,7 @@ NAMES = {
 _LADDERS = (("default", "avx2", "avx512"), ("default", "sve256"), ("default", "vsx"), ("default", "zvector"))
 
 
+@lru_cache(maxsize=64)
 def at_most(word: str, limit: str) -> bool:
     """Tells whether `word` is `limit` or below it on the same ladder.
 

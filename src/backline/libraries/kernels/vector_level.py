@@ -12,7 +12,7 @@ LEVELS = ("avx2", "avx512")
 
 def vector_levels() -> tuple[str, ...]:
     """Returns the vector instructions that the processor has and the cap allows, the lowest first."""
-    return tuple(word for word in LEVELS[: _kernels.instruction_level] if capability.allows(word))
+    return capability.allowed(LEVELS[: _kernels.instruction_level])
 
 
 def vector_level() -> int:
