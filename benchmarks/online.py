@@ -5,8 +5,9 @@ been chosen are measured side by side. The columns: time of a call by the algori
 that was learned (`learned`), each over the best one's; what trials of the Problem cost, of the time of its calls; and whether the
 learner had tried all that it wanted to. Then come the same figures from calls of all Problems in turn, in which each takes the
 fastest algorithms one after the other: there calls of others come between two of one, and what it needs is not in the caches,
-which is what the learner sees. A round in which the threads shared a core is made again. The last lines compare calls by what was
-learned and without it.
+which is what the learner sees. A round in which the threads shared a core is made again. `best again` is what choices that are
+always right would seem to take: the fastest algorithms' time in every other call, over that in the calls by which they are the
+fastest. The last lines compare calls by what was learned and without it.
 
 ``--class amd-avx512-2c`` has the ranking of another class of processors decide at first: one that is wrong here. ``--small``
 leaves out what takes more than a few milliseconds; ``--json`` keeps the figures. Run it where nothing else runs.
@@ -42,7 +43,7 @@ Facts = dict[str, float]
 Ratios = dict[str, list[float]]  # of a Problem: the first choice's time and that of what was learned, over the best
 NEAR = 1.03  # times the best one's time, from which on the difference is measured again
 COMPARED = 4  # algorithms of a Problem that take turns: the fastest ones, the first choice and the one that was learned
-ROUNDS = 25  # calls of each of them
+ROUNDS = 50  # calls of each of them
 
 
 def option(name: str, default: str) -> str:
@@ -175,14 +176,18 @@ def compare_algorithms(plans: dict[str, dict[str, Call]], judged: dict[str, tupl
         for name, key, seconds in took_now:
             times[name][key].append(seconds)
         done += 1
-    took = {name: {key: median(each) for key, each in by_key.items()} for name, by_key in times.items()}
+    took, once_more = (
+        {name: {key: median(each[half::2]) for key, each in by_key.items()} for name, by_key in times.items()} for half in (0, 1)
+    )
     print(f"\nin turn, as the program calls them; {again} of {done + again} rounds made again, in which threads shared a core:")
     every = {name: [took[name][key] / min(took[name].values()) for key in judged[name]] for name in plans}
     labels = "at first", "learned"
     facts = {label: summary(label, [each[which] for each in every.values()]) for which, label in enumerate(labels)}
+    fastest = {name: min(of, key=of.__getitem__) for name, of in took.items()}
+    facts["best again"] = summary("best again", [once_more[name][key] / took[name][key] for name, key in fastest.items()])
     for name, (first, learned) in every.items():
         if learned > 1.05:
-            best = min(took[name], key=took[name].__getitem__)
+            best = fastest[name]
             print(f"  {name:<28}{show(took[name][best]):>10}{first:>10.2f}{learned:>10.2f}  {judged[name][1]}; best {best}")
     return facts, every
 
@@ -192,7 +197,7 @@ def summary(label: str, ratios: list[float]) -> Facts:
     counts = {most: sum(r > most for r in ratios) for most in (1.05, 1.1, 1.3)}
     over = ", ".join(f"{count} over {most}" for most, count in counts.items())
     mean = geometric_mean(ratios)
-    print(f"{label:<9} {mean:.3f} of the best in the geometric mean; of {len(ratios)} Problems {over}")
+    print(f"{label:<10} {mean:.3f} of the best in the geometric mean; of {len(ratios)} Problems {over}")
     return {"mean": round(mean, 4), "problems": len(ratios), **{f"over {most}": count for most, count in counts.items()}}
 
 
