@@ -104,8 +104,8 @@ BACKLINE_INLINE void finish(const TileProduct &p, const Block &block, const char
     }
 }
 
-// Some packed rows times some columns; `tiles` is workspace for these columns. A block is finished between the products of tiles of the next one:
-// the processor does both at once.
+// Some packed rows times some columns; `tiles` is workspace for these columns. A block is finished between the products of tiles of the
+// next one: the processor does both at once.
 template <TileNumbers Numbers, Activation Kind = Activation::none>
 BACKLINE_INLINE void multiply(const TileProduct &p, int64_t rows, int64_t columns, const char *packed, const char *matrix, const char *added,
                               const float *bias, char *tiles, char *to) {
