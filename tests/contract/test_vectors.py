@@ -116,6 +116,18 @@ def test_nan_and_infinity_spread(dtype: str) -> None:
         assert (backline.addbmm(nothing, np.ones((3, 2, 1), dtype), np.ones((3, 1, 2), dtype), beta=0) == 3).all()
 
 
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2000, 3)])
+def test_cross_products_of_halves_are_rounded_once(shape: tuple[int, ...]) -> None:
+    a, b = np.full(shape, 300, np.float16), np.full(shape, 300, np.float16)
+    b[..., 2] = 299
+    wanted = np.broadcast_to(np.array([-300, 300, 0], np.float16), shape)  # 300 * 300 is out of their range
+    for made in (linalg.cross(a, b), backline.cross(a, b, dim=-1), linalg.cross(a, b, out=np.empty(shape, np.float16))):
+        assert made.dtype == np.float16 and np.array_equal(made, wanted)
+    assert np.array_equal(linalg.cross(a, np.full(shape, 2, np.float16)), np.zeros(shape))
+    finest = linalg.cross(np.array([0, 1, 1], "f2"), np.array([0, 1, 1 + 2**-10], "f2"))
+    assert np.array_equal(finest, np.array([2**-10, 0, 0], "f2"))
+
+
 def test_powers_of_nothing_take_no_time() -> None:
     assert backline.vander(np.ones(0), 2**31).shape == linalg.vander(np.ones(0), N=2**31).shape == (0, 2**31)
     assert backline.vander(ONE, 0).shape == (3, 0)

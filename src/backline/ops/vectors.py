@@ -150,17 +150,21 @@ def cross_along(where: str, a: Array, b: Array, axis: int, out: Any) -> Array:
     if a.shape[axis] != 3 or b.shape[axis] != 3:
         raise BadValue(f"{where}: inputs dimension {axis} must have length 3. Got {a.shape[axis]} and {b.shape[axis]}")
     broadcast(where, ("input", "other"), tuple(a.shape), tuple(b.shape))
-    xp = functions(a)
+    xp, dtype = functions(a), dtype_of(a)
+    halves = dtype.name in HALVES
+    if halves:  # a product may be out of their range where the difference is not
+        a, b = cast(a, np.float32), cast(b, np.float32)
     at = [(slice(None),) * axis + (i,) for i in range(3)]
     x, y = ([each[place] for place in at] for each in (a, b))
     with np.errstate(all="ignore"):
         parts = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
-    if xp is np and out is None:
-        made = np.empty((*parts[0].shape[:axis], 3, *parts[0].shape[axis:]), parts[0].dtype)
-        for place, part in zip(at, parts, strict=True):
-            made[place] = part
-        return made
-    return into(out, where, xp.stack(parts, axis))
+        if xp is np and out is None:
+            made = np.empty((*parts[0].shape[:axis], 3, *parts[0].shape[axis:]), dtype)
+            for place, part in zip(at, parts, strict=True):
+                made[place] = part
+            return made
+        result = xp.stack(parts, axis)
+        return into(out, where, cast(result, dtype) if halves else result)
 
 
 def cross_problem(op: str, input: Any, other: Any, axis: int | None) -> Problem | None:
