@@ -48,6 +48,7 @@ int add_recurrent(PyObject *module, PyObject *addresses);
 int add_requantize(PyObject *module, PyObject *addresses);
 int add_roots(PyObject *module, PyObject *addresses);
 int add_short_time(PyObject *module, PyObject *addresses);
+int add_small_products(PyObject *module, PyObject *addresses);
 int add_small_spectra(PyObject *module, PyObject *addresses);
 int add_small_systems(PyObject *module, PyObject *addresses);
 int add_softmax_columns(PyObject *module, PyObject *addresses);

@@ -44,7 +44,7 @@ constexpr int (*kParts[])(PyObject *, PyObject *) = {
     add_gradients, add_im2col, add_int8_products, add_int8_tiles, add_matrix_results, add_matrix_tiles, add_mixed_radix,
     add_normalize, add_norms,
     add_pointwise, add_pooling, add_quantize, add_recurrent, add_requantize, add_roots, add_short_time, add_small_spectra,
-    add_small_systems, add_softmax_columns, add_softmax_rows, add_transforms, add_triangle_copies, add_ufunc_transforms,
+    add_small_products, add_small_systems, add_softmax_columns, add_softmax_rows, add_transforms, add_triangle_copies, add_ufunc_transforms,
     add_vector_functions};
 
 int execute(PyObject *module) {

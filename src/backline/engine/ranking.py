@@ -54,8 +54,8 @@ MADE_FOR_THE_OPERATION = "kernels"
 COMPILED = "jit"  # an algorithm of MKL's
 # Small products with few rows are no such case, but of 16-bit floats, which others convert.
 FEW_ROWS = "few_rows"
-# Nor are transforms, which every library has: where nothing of these was measured they come after the others.
-MIXED_RADIX = "mixed_radix"
+# Nor are transforms and batches of small products, which every library has: where nothing of ours was measured they come last.
+AFTER_OTHERS = "mixed_radix", "small_products"
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "libmvec", "numpy")
 FIRST_ON_INTEL, SECOND_ON_INTEL = "mkl", "openblas"  # the first of them has its best kernels for Intel's processors
 
@@ -103,7 +103,7 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packer: str = "") -> 
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
     leads = a.library == packer or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
     leads = leads or LEADS in a.traits or (
-        a.library == MADE_FOR_THE_OPERATION and a.name != MIXED_RADIX and (a.name != FEW_ROWS or large or bool(a.precision))
+        a.library == MADE_FOR_THE_OPERATION and a.name not in AFTER_OTHERS and (a.name != FEW_ROWS or large or bool(a.precision))
         and not _names(tuple(order), MADE_FOR_THE_OPERATION)
     )  # fmt: skip
     known = -1 if leads else order.index(key) if key in order else len(order)

@@ -6,7 +6,7 @@ algorithm is that library's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from ... import _kernels
@@ -30,11 +30,12 @@ from .bfloat16_tiles import TILES, prepare_tiles, tile_algorithms
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
 from .element_loops import element_algorithms, prepare_elements
-from .few_rows import few_rows_algorithms, prepare_few_rows
+from .few_rows import FEW_ROWS, few_rows_algorithms, prepare_few_rows
 from .int8_matmul import prepare_scaled, scaled_algorithms
 from .int8_products import Packing, packing, prepare_quantized, quantized_algorithms
 from .mixed_radix import mixed_radix_algorithms, prepare_mixed_radix
 from .norm_loops import norm_algorithms, prepare_norm
+from .small_products import SMALL_PRODUCTS, prepare_small_products, small_product_algorithms
 from .small_spectra import prepare_spectra
 from .small_systems import SPECTRA, prepare_systems, system_algorithms
 from .vector_level import vector_levels
@@ -44,11 +45,17 @@ __all__ = ["Kernels"]
 
 def _product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     yield from few_rows_algorithms(p, threads)
+    yield from small_product_algorithms(p, threads)
     yield from tile_algorithms(p, threads)
 
 
+_PRODUCTS: dict[str, Callable[..., Any]] = {
+    FEW_ROWS: prepare_few_rows, SMALL_PRODUCTS: prepare_small_products, TILES: prepare_tiles,
+}  # fmt: skip
+
+
 def _prepare_product(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> Any:
-    return (prepare_tiles if algorithm.name == TILES else prepare_few_rows)(p, algorithm)
+    return _PRODUCTS[algorithm.name](p, algorithm)
 
 
 def _prepare_lanes(p: LinalgProblem, algorithm: Algorithm) -> Any:

@@ -1,0 +1,145 @@
+"""Batches of products of small matrices by a compiled loop.
+
+A BLAS is made for one large product: of small ones, its copies and its calls take most of the time. Here a product is made in
+registers from where its matrices lie. An item is some products of the batch, and each element is summed up in the order of its
+terms, so that the bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ... import _kernels
+from ...native import thread_team
+from ...native.plan_builder import Builder, Pointer
+from ...problems.linear_problem import LinearProblem
+from ...problems.matmul_problem import MatmulProblem, View
+from ..base import Algorithm, Refusal
+from .shares import Share, even_share, in_shares
+from .vector_level import vector_level
+
+__all__ = ["SMALL_PRODUCTS", "prepare_small_products", "small_product_algorithms"]
+
+SMALL_PRODUCTS = "small_products"
+DTYPES = ("float32", "float64", "complex64", "complex128")
+MOST_COPIED = 1 << 11  # elements of a right matrix whose rows are no neighbours in memory: kCopied of small_products.cpp
+MOST_TERMS = 1 << 18  # of all elements of a product: beyond, its matrices do not fit into the nearest cache
+MOST_ALONE = 16  # terms of a sum where vectors would have one element
+THREADED = 1 << 17  # operations below which threads cost more than they bring
+SMALL_FLOPS = 6e4  # below which releasing the GIL costs more than it brings
+SHARE = 1 << 15  # terms of an item
+
+
+def small_product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Yields the loop on all threads and on one, or the reason why there is none."""
+    reason = _refusal(p)
+    if reason:
+        yield Refusal("kernels", SMALL_PRODUCTS, reason)
+        return
+    note = "each product in registers, nothing packed"
+    if threads > 1 and p.flops >= THREADED:
+        yield Algorithm(
+            library="kernels", name=SMALL_PRODUCTS, threads=threads, scaled=True, level="threads", basis="construction",
+            pool=thread_team.name(), note=note,
+        )  # fmt: skip
+    yield Algorithm(library="kernels", name=SMALL_PRODUCTS, level="threads", basis="construction", note=note)
+
+
+class _Matrix(NamedTuple):
+    """A batch of matrices: the role in the call, and bytes from one row, one column and one matrix to the next."""
+
+    role: str
+    row: int
+    column: int
+    item: int
+
+
+class _Batch(NamedTuple):
+    """The products as the loop makes them: as they are given, or all matrices transposed and the factors exchanged."""
+
+    rows: int
+    columns: int
+    left: _Matrix
+    right: _Matrix
+    target: _Matrix
+    copied: bool
+
+
+def _matrix(v: View, role: str, transposed: bool) -> _Matrix:
+    assert not isinstance(v.items, tuple)
+    return _Matrix(role, *((v.stride1, v.stride0) if transposed else (v.stride0, v.stride1)), v.items)
+
+
+def _batch(p: MatmulProblem) -> _Batch | None:
+    """Returns how the loop makes the products; None where the elements of no row and of no column of results are neighbours."""
+    item, a, out = p.dtype.itemsize, p.views["a"], p.views.get("out")
+    if out is None:
+        target = _Matrix("", p.n * item, item, p.m * p.n * item)
+        transposed = p.n == 1 and a.stride0 == item  # a column of results is a row, too
+        if transposed:
+            target = target._replace(row=p.m * item)
+    else:
+        transposed = p.m > 1 and out.stride0 == item and (p.n > 1 or a.stride0 == item)
+        target = _matrix(out, "out", transposed)
+        if not transposed and p.n > 1 and out.stride1 != item:
+            return None
+    rows, columns = (p.n, p.m) if transposed else (p.m, p.n)
+    left, right = (_matrix(p.views[role], role, transposed) for role in (("b", "a") if transposed else ("a", "b")))
+    return _Batch(rows, columns, left, right, target, columns > 1 and right.column != item)
+
+
+def _refusal(p: MatmulProblem | LinearProblem) -> str:
+    """Returns the reason why the loop does not compute a product, or an empty string."""
+    if isinstance(p, LinearProblem) or p.dtype.name not in DTYPES:
+        return f"its loops are for products of {', '.join(DTYPES)}"
+    if p.empty or p.items == 1:
+        return "an empty product needs no loop" if p.empty else "there is no batch of products"
+    if p.m * p.n * p.k > MOST_TERMS:
+        return f"more than {MOST_TERMS} terms of a product: its matrices are no longer small"
+    if p.m == p.n == 1:
+        return "sums of products are no products of matrices"
+    if any(o.dtype != p.dtype or not o.aligned for o in p.operands):
+        return "an operand is not aligned, or of another dtype"
+    if p.alpha != 1 or p.beta != 0:
+        return "the loop multiplies by no factor, and adds nothing"
+    if any(isinstance(v.items, tuple) for v in p.views.values()):
+        return "matrices of the batch are not as far from each other each"
+    batch = _batch(p)
+    if batch is None:
+        return "the elements of neither rows nor columns of the result are neighbours in memory"
+    if batch.columns == 1 and p.k > MOST_ALONE:
+        return f"sums of more than {MOST_ALONE} terms for one column"
+    if batch.copied and p.k * batch.columns > MOST_COPIED:
+        return f"a matrix of more than {MOST_COPIED} elements, those of a row no neighbours in memory"
+    return ""
+
+
+def prepare_small_products(p: MatmulProblem, algorithm: Algorithm) -> Any:
+    """The PreparedCall of an Algorithm that `small_product_algorithms` listed."""
+    batch = _batch(p)
+    assert batch is not None
+    b = Builder(p)
+    result = b.argument("out") if batch.target.role else b.result(p.dtype, p.result, "C")
+    left, right = b.argument(batch.left.role), b.argument(batch.right.role)
+    parts = 2 if p.dtype.kind == "c" else 1
+    words = (
+        p.dtype.itemsize // parts, parts, vector_level(), batch.rows, batch.columns, p.k,
+        batch.left.row, batch.left.column, batch.left.item,
+        batch.right.row, batch.right.column, batch.right.item, batch.copied,
+        batch.target.row, batch.target.item,
+    )  # fmt: skip
+    fields = b.packed(f"<{len(words)}q", *words)
+
+    def write(at: Share) -> None:
+        places = (_placed(array, at, m.item) for array, m in ((left, batch.left), (right, batch.right), (result, batch.target)))
+        b.call(_kernels.addresses["small_products"], [fields, at.units, *places])
+
+    share = even_share(p.items, p.m * p.n * p.k, SHARE)
+    count = in_shares(b, p.items, share, algorithm.threads, write)
+    return b.plan(result, count=count, threads=algorithm.threads, release_gil=p.flops >= SMALL_FLOPS)
+
+
+def _placed(array: Pointer, at: Share, item: int) -> Pointer:
+    """Returns the place of the matrices of an item, of which one begins so many bytes behind the one before."""
+    return array[0], array[1] + at.start * item, at.units * item
