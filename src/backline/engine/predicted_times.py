@@ -48,7 +48,10 @@ NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its 
 ABSENT = 1.0  # log2 of how much longer than the fastest on as many threads one takes that was not worth measuring
 # Family of operations -> algorithms that some rankings were made without: they are expected to take beside the others what they
 # took on another class.
-NEWER = {"fft": ("kernels.mixed_radix@1", "kernels.mixed_radix@n")}
+NEWER = {
+    "fft": ("kernels.mixed_radix@1", "kernels.mixed_radix@n"),
+    "matmul": ("kernels.small_products@1", "kernels.small_products@n"),
+}
 # They are refused at some lengths, MKL's by no rule: where one was not measured, that says nothing.
 REFUSED_AT_SOME_LENGTHS = ("mkl.dfti@1", "mkl.dfti@n", *NEWER["fft"])
 SMALL = 17.0  # log2 of the operations up to which converting them to float32 may be the fastest
