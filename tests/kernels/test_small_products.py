@@ -1,4 +1,4 @@
-"""Batches of products of small matrices by a compiled loop: against wider arithmetic, in every layout."""
+"""Products of small matrices, and batches of them, by a compiled loop: against wider arithmetic, in every layout."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def test_every_layout(dtype: str, rng: np.random.Generator) -> None:
         for left, right in itertools.product((a, by_columns[0]), (b, by_columns[1])):
             assert check(left, right)
         assert check(a[:1].repeat(items, 0)[::-1], b[::-1]) and check(a, b[0]) and check(a[0], b)
+        assert bool(check(a[0], b[0])) == bool(check(a[:1], b[:1])) == (m > 1 and n > 1)
     assert taken >= {("C", "C"), ("C", "wide")}
 
 
@@ -138,7 +139,7 @@ def test_what_it_refuses(rng: np.random.Generator) -> None:
     a, b = rng.standard_normal((5, 9, 20)), rng.standard_normal((5, 20, 8))
     large = rng.standard_normal((3, 100, 100))
     cases = {
-        "its loops are for": (a.astype(np.float16), b.astype(np.float16)), "is no batch": (a[:1], b[:1]), "no longer small": (large, large), "no products of matrices":
+        "its loops are for": (a.astype(np.float16), b.astype(np.float16)), "a single product with a vector": (a[0, :1], b[0]), "more than 32768 terms": (large[0, :40], large[0]), "no longer small": (large, large), "no products of matrices":
         (a[:, :1], b[:, :, :1]), "of more than 16 terms for one column": (a, b[:, :, :1]), "an empty product": (a[:0], b[:0]),
         "for one column": (a, b[:, :, :1]), "as far from each other": (a[None].repeat(2, 0), b[:, None][:2, [0, 0, 0, 0, 0]][:, :1]),
         "a matrix of more than 2048": (large[:, :2], large.swapaxes(1, 2)),

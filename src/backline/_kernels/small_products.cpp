@@ -1,5 +1,5 @@
-// Batches of products of small matrices, in vectors along the rows of the results. A BLAS is made for one large product: beside those of
-// one small one, its copies and its calls take most of the time.
+// Products of small matrices, in vectors along the rows of the results. A BLAS is made for large ones: of a small one, its copies and its
+// calls take most of the time.
 #include "kernels.hpp"
 #include "lanes.hpp"
 

@@ -1,4 +1,4 @@
-"""Batches of products of small matrices by a compiled loop.
+"""Products of small matrices, and batches of them, by a compiled loop.
 
 A BLAS is made for one large product: of small ones, its copies and its calls take most of the time. Here a product is made in
 registers from where its matrices lie. An item is some products of the batch, and each element is summed up in the order of its
@@ -25,7 +25,8 @@ SMALL_PRODUCTS = "small_products"
 DTYPES = ("float32", "float64", "complex64", "complex128")
 MOST_COPIED = 1 << 11  # elements of a right matrix whose rows are no neighbours in memory: kCopied of small_products.cpp
 MOST_TERMS = 1 << 18  # of all elements of a product: beyond, its matrices do not fit into the nearest cache
-MOST_ALONE = 16  # terms of a sum where vectors would have one element
+MOST_ALONE = 1 << 15  # the same of one that is no batch
+MOST_NARROW = 16  # terms of a sum where vectors would have one element
 THREADED = 1 << 17  # operations below which threads cost more than they bring
 SMALL_FLOPS = 6e4  # below which releasing the GIL costs more than it brings
 SHARE = 1 << 15  # terms of an item
@@ -93,10 +94,13 @@ def _refusal(p: MatmulProblem | LinearProblem) -> str:
     """Returns the reason why the loop does not compute a product, or an empty string."""
     if isinstance(p, LinearProblem) or p.dtype.name not in DTYPES:
         return f"its loops are for products of {', '.join(DTYPES)}"
-    if p.empty or p.items == 1:
-        return "an empty product needs no loop" if p.empty else "there is no batch of products"
-    if p.m * p.n * p.k > MOST_TERMS:
-        return f"more than {MOST_TERMS} terms of a product: its matrices are no longer small"
+    if p.empty:
+        return "an empty product needs no loop"
+    if p.items == 1 and (p.m == 1 or p.n == 1):
+        return "a single product with a vector"
+    most = MOST_TERMS if p.items > 1 else MOST_ALONE
+    if p.m * p.n * p.k > most:
+        return f"more than {most} terms of a product: its matrices are no longer small"
     if p.m == p.n == 1:
         return "sums of products are no products of matrices"
     if any(o.dtype != p.dtype or not o.aligned for o in p.operands):
@@ -108,8 +112,8 @@ def _refusal(p: MatmulProblem | LinearProblem) -> str:
     batch = _batch(p)
     if batch is None:
         return "the elements of neither rows nor columns of the result are neighbours in memory"
-    if batch.columns == 1 and p.k > MOST_ALONE:
-        return f"sums of more than {MOST_ALONE} terms for one column"
+    if batch.columns == 1 and p.k > MOST_NARROW:
+        return f"sums of more than {MOST_NARROW} terms for one column"
     if batch.copied and p.k * batch.columns > MOST_COPIED:
         return f"a matrix of more than {MOST_COPIED} elements, those of a row no neighbours in memory"
     return ""
