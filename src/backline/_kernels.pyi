@@ -20,6 +20,11 @@ def attention_exp(source: int, target: int, count: int, itemsize: int, level: in
 def quantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> bool:
     """Round float32 to uint8 or int8 into `to`, of the same order in memory; False if there is NaN, and `to` unfinished."""
 
+def quantize_by_range(
+    x: Any, to: Any, scale: Any, zero: Any, least: int, most: int, smallest: float, largest: float, level: int, threads: int, /
+) -> bool:
+    """Round float32 to uint8 or int8 by the range of the elements, and write scale and zero point; False if one is not finite."""
+
 def dequantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> None:
     """Convert uint8 or int8 to float32 into `to`, of the same order in memory."""
 

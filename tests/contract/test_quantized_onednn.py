@@ -28,7 +28,9 @@ from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
 from backline.problems.op_registry import operations
 from backline.quantized import ops
-from support import algorithms, clean, need
+from backline.quantized.checks import LEAST, MOST
+from backline.quantized.observers import parameters_of_one
+from support import algorithms, clean, need, new_seed
 
 Array = Any
 pytestmark = pytest.mark.usefixtures("clean")
@@ -350,6 +352,25 @@ def test_extremes_at_every_level(level: int) -> None:
                 assert np.isnan(found).any() if np.isnan(wrong) else wrong in found and not np.isnan(found).any()
 
 
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("most", [127, 255])
+def test_integers_by_their_own_range_are_those_of_the_single_steps(level: int, most: int) -> None:
+    rng, limits = np.random.default_rng(new_seed()), (0, most, LEAST, MOST, level, 1)
+    for size, factor in itertools.product((0, 1, 5, 100, 70000), (1.0, 1e-44, 1e30, 1e38)):
+        for shift in (0.0, 3.0, -30.0):
+            with np.errstate(over="ignore"):
+                x = np.clip((rng.standard_normal(size) + shift) * factor, -3.4e38, 3.4e38).astype(np.float32)
+            made, step, zero = np.empty(size, np.uint8), np.empty(1, np.float32), np.empty(1, np.int32)
+            assert _kernels.quantize_by_range(x, made, step, zero, *limits)
+            wanted = parameters_of_one(*_kernels.value_range(x, level), 0, most)
+            assert (step.tobytes(), zero.tobytes()) == (wanted[0].tobytes(), wanted[1].tobytes())
+            np.testing.assert_array_equal(made, reference_requantize.to_integers(x, step[0], zero[0], made.dtype))
+            for wrong in (np.nan, -np.nan, np.inf, -np.inf) if size else ():
+                x[size // 2] = wrong
+                assert not _kernels.quantize_by_range(x, made, step, zero, *limits)
+                assert (step.tobytes(), zero.tobytes()) == (wanted[0].tobytes(), wanted[1].tobytes())  # they stay as they were
+
+
 @pytest.mark.parametrize("form", [np.asarray, np.asfortranarray, lambda a: a[:, ::2], lambda a: a.T, lambda a: a.astype(">f4")])
 def test_quantizing_takes_every_layout(form: Any) -> None:
     """And large arrays in parts, on several threads."""
@@ -376,6 +397,10 @@ def test_the_compiled_functions_refuse_what_they_cannot_take() -> None:
             _kernels.quantize(*args)
     with pytest.raises(ValueError, match="level"):
         _kernels.value_range(x, -1)
+    step, zero = np.empty(1, np.float32), np.empty(1, np.int32)
+    for args in ((x[:, ::2], to, step, zero), (x, to[:2], step, zero), (x, fixed, step, zero), (x, to, zero, zero), (x, to, step, np.empty(2, np.int32))):
+        with pytest.raises(ValueError, match="needed"):
+            _kernels.quantize_by_range(*args, 0, 255, LEAST, MOST, 0, 1)
 
 
 # A weight that is packed ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <utility>
 
 namespace backline {
 namespace {
@@ -99,6 +100,12 @@ PyArrayObject *dense(PyObject *o, int type, int other) {
     throw python_error(PyExc_ValueError, "a dense array of another dtype or order is needed");
 }
 
+PyArrayObject *one_of(PyObject *o, int type) {
+    PyArrayObject *array = dense(o, type, type);
+    if (PyArray_SIZE(array) != 1 || !PyArray_ISWRITEABLE(array)) throw python_error(PyExc_ValueError, "one element to write to is needed");
+    return array;
+}
+
 void check_level(int level) {
     if (level < 0 || level >= kLevels) throw python_error(PyExc_ValueError, "a level is 0, 1 or 2");
 }
@@ -137,20 +144,42 @@ void dequantize(PyObject *source, PyObject *target, double scale, int zero, int 
 }
 
 // Least and greatest, each at least 0 or at most 0; NaN if there is one.
-PyObject *value_range(PyObject *source, int level) {
-    PyArrayObject *x = dense(source, NPY_FLOAT32, NPY_FLOAT32);
+std::pair<double, double> extremes(PyArrayObject *x, int level) {
     check_level(level);
     int32_t low = 0, high = 0;
     const float *from = static_cast<const float *>(PyArray_DATA(x));
     checked(for_parts(PyArray_SIZE(x), kShare, 1, [&](int64_t, int64_t count) { Versions<range>::table[level](from, count, low, high); }));
     auto number = [](int32_t bits) { return double(bits_as<float>(bits ^ ((bits >> 31) & 0x7FFFFFFF))); };
-    return Py_BuildValue("dd", number(low), number(high));
+    return {number(low), number(high)};
+}
+
+PyObject *value_range(PyObject *source, int level) {
+    const auto [low, high] = extremes(dense(source, NPY_FLOAT32, NPY_FLOAT32), level);
+    return Py_BuildValue("dd", low, high);
+}
+
+// The definition of quantized.observers.parameters_of_one, and integers by it.
+bool quantize_by_range(
+    PyObject *source, PyObject *target, PyObject *scale, PyObject *zero, int64_t least, int64_t most, double smallest, double largest,
+    int level, int threads) {
+    const auto [low, high] = extremes(dense(source, NPY_FLOAT32, NPY_FLOAT32), level);
+    if (!std::isfinite(low) || !std::isfinite(high)) return false;
+    const double steps = double(most - least), wide = low == 0 && high == 0 ? 1.0 : high / steps - low / steps;
+    const float step = float(std::min(std::max(wide, smallest), largest));
+    const int64_t first = std::clamp(least + int64_t(std::nearbyint(-low / double(step))), least, most);
+    *static_cast<float *>(PyArray_DATA(one_of(scale, NPY_FLOAT32))) = step;
+    *static_cast<int32_t *>(PyArray_DATA(one_of(zero, NPY_INT32))) = int32_t(first);
+    return quantize(source, target, step, first, level, threads);
 }
 
 PyMethodDef methods[] = {
     function<quantize>("quantize",
                        "quantize(x, to, scale, zero, level, threads): float32 to uint8 or int8, of the same order in memory; False if "
                        "there is NaN."),
+    function<quantize_by_range>("quantize_by_range",
+                                "quantize_by_range(x, to, scale, zero, least, most, smallest, largest, level, threads): float32 to uint8 or "
+                                "int8 by the range of its elements, and scale and zero point, each written to an array of one; False, and "
+                                "nothing is written, if an element is not finite."),
     function<dequantize>("dequantize",
                          "dequantize(x, to, scale, zero, level, threads): uint8 or int8 to float32, of the same order in memory."),
     function<value_range>("value_range",

@@ -12,9 +12,11 @@ from ..libraries.kernels.array_loops import level_and_threads
 from ..libraries.kernels.vector_level import vector_level
 from ..libraries.reference.reference_requantize import Factor, to_integers
 from ..ops.array_arguments import check_array
-from .checks import Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
+from .checks import LEAST, MOST, Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
 
-__all__ = ["QArray", "check_floats", "check_quantized", "dequantize", "extremes", "integers", "quantize", "requantize"]
+__all__ = [
+    "QArray", "by_own_range", "check_floats", "check_quantized", "dequantize", "extremes", "integers", "quantize", "requantize",
+]  # fmt: skip
 
 F32 = np.dtype(np.float32)
 
@@ -202,6 +204,20 @@ def integers(array: Array, steps: Array, zeros: Array, axis: int | None, kind: n
             return made
     check_floats("quantize", array)
     return np.asarray(to_integers(array, _along(steps, axis, array.ndim), _along(zeros, axis, array.ndim), kind))
+
+
+def by_own_range(array: Array, least: int, most: int) -> tuple[Array, Array, Array] | None:
+    """Returns the uint8 integers, scale and zero point of float32 numbers by the range of these, in one compiled call.
+
+    They are those of `observers.parameters_of_one` and `integers`. None where compiled code does not take the array, and where an
+    element is NaN or infinity.
+    """
+    flat = _in_order(array) if array.dtype == F32 else None
+    if flat is not array:
+        return None
+    made, step, zero = np.empty(array.shape, np.uint8), np.empty(1, F32), np.empty(1, np.int32)
+    done = _kernels.quantize_by_range(array, made, step, zero, least, most, LEAST, MOST, *level_and_threads(array.size))
+    return (made, step, zero) if done else None
 
 
 def dequantize(x: QArray) -> Array:

@@ -19,7 +19,7 @@ from ..ops.linalg_checks import enough_memory
 from ..ops.operation import operation
 from ..problems import operand
 from ..problems.quantized_problem import QuantizedProblem
-from .arrays import F32, QArray, check_quantized, extremes, integers
+from .arrays import F32, QArray, by_own_range, check_quantized, extremes, integers
 from .checks import Array, check_kind, one_of_each
 from .observers import parameters_of_one
 from .packing import Packed, PackedConv2d, PackedLinear
@@ -294,19 +294,24 @@ def for_dynamic(x: Any, packed: Any) -> tuple[Any, ...]:
         make = _THERE[there.package]
         arrays = layer.there(device, lambda: make(layer, device))
         return array, *arrays, layer.engine, *scheme(layer.engine).activations(U8)
+    least, most = scheme(layer.engine).activations(U8)
+    found = None if layer.engine in FLOAT32 else by_own_range(array, least, most)
+    made, step, start = _by_steps(array, layer, least, most) if found is None else found
+    return *_linear_arrays("linear_dynamic", made, step, start, layer), layer.engine
+
+
+def _by_steps(array: Array, layer: PackedLinear, least: int, most: int) -> tuple[Array, Array, Array]:
+    """Returns the integers of any real numbers by their range, with their scale and zero point; refuses what is not finite."""
     low, high = extremes(array)
     if not (isfinite(low) and isfinite(high)):
         what = "NaN" if isnan(low) or isnan(high) else "infinity"
         raise BadValue(f"linear_dynamic: x, of shape {array.shape}, holds {what}", cause="no scale covers it")
-    least, most = scheme(layer.engine).activations(U8)
     if layer.engine in FLOAT32:
         step, start = input_parameters(low, high, least, most)
-        made = np.ascontiguousarray(input_integers(array, step, start))
         layer.check_scales("linear_dynamic", step.item())
-    else:
-        step, start = parameters_of_one(low, high, least, most)
-        made = np.ascontiguousarray(integers(array, step, start, None, U8))
-    return *_linear_arrays("linear_dynamic", made, step, start, layer), layer.engine
+        return np.ascontiguousarray(input_integers(array, step, start)), step, start
+    step, start = parameters_of_one(low, high, least, most)
+    return np.ascontiguousarray(integers(array, step, start, None, U8)), step, start
 
 
 @_public
