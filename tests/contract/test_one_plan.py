@@ -59,7 +59,7 @@ def test_one_plan_is_the_composition(
                     got = op(a, *args, **keywords)
                 tolerance = 2e-3 if a.real.itemsize == 4 else 1e-9
                 same(got, op.__wrapped__(a, *args, **keywords), tolerance)
-                if a.ndim == 2 or args != (13,):
+                if a.ndim == 2 or op is not linalg.matrix_power or args == (-1,):  # powers of a stack are products, which loops make
                     assert events[0].library == library
 
 
