@@ -112,7 +112,7 @@ def test_overlapping_out_is_refused(rng: np.random.Generator) -> None:
 def test_several_batch_dimensions(rng: np.random.Generator) -> None:
     a, b = rng.standard_normal((4, 5, 6, 7)), rng.standard_normal((4, 5, 7, 3))
     assert check(a, b) and check(a, b[0, 0]) and check(a[:, ::-1][::-1], b)
-    assert not by_loop(a, b[:, :1])  # whose matrices are not as far from each other each
+    assert not by_loop(a, b[:, :1])  # whose matrices do not lie at equal distances
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -139,9 +139,9 @@ def test_what_it_refuses(rng: np.random.Generator) -> None:
     a, b = rng.standard_normal((5, 9, 20)), rng.standard_normal((5, 20, 8))
     large = rng.standard_normal((3, 100, 100))
     cases = {
-        "its loops are for": (a.astype(np.float16), b.astype(np.float16)), "a single product with a vector": (a[0, :1], b[0]), "more than 32768 terms": (large[0, :40], large[0]), "no longer small": (large, large), "no products of matrices":
+        "its loops are for": (a.astype(np.float16), b.astype(np.float16)), "a single product with a vector": (a[0, :1], b[0]), "more than 32768 terms": (large[0, :40], large[0]), "no longer small": (large, large), "each product is one number":
         (a[:, :1], b[:, :, :1]), "of more than 16 terms for one column": (a, b[:, :, :1]), "an empty product": (a[:0], b[:0]),
-        "for one column": (a, b[:, :, :1]), "as far from each other": (a[None].repeat(2, 0), b[:, None][:2, [0, 0, 0, 0, 0]][:, :1]),
+        "for one column": (a, b[:, :, :1]), "do not lie at equal distances": (a[None].repeat(2, 0), b[:, None][:2, [0, 0, 0, 0, 0]][:, :1]),
         "a matrix of more than 2048": (large[:, :2], large.swapaxes(1, 2)),
     }  # fmt: skip
     for reason, arrays in cases.items():

@@ -131,22 +131,22 @@ def prepare_few_rows(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> 
     added = product.views.get("c") if product.beta else None
 
     def write(at: Share, units: Any = None) -> None:
-        place = _placed(result, at, target_column)
+        place = at.place(result, target_column)
         target, step = (place, target_row) if direct else (b.work(sides.rows * at.units * size), at.units * size)
         if added is not None:
             row, column = sides.steps(added)
             element: Any = item if dtype == wide else (dtype.name, wide.name)
-            b.copy((sides.rows, at.units), _placed(b.argument("c"), at, column), (row, column), target, (step, size), element)
+            b.copy((sides.rows, at.units), at.place(b.argument("c"), column), (row, column), target, (step, size), element)
         words = (
             DTYPES.index(dtype.name), vector_level(), sides.rows, p.k, dots, sides.column if dots else sides.along, step,
             added is not None,
         )  # fmt: skip
-        matrix = _placed(b.argument(sides.matrix), at, sides.column)
+        matrix = at.place(b.argument(sides.matrix), sides.column)
         b.call(_kernels.addresses["few_rows"], [b.packed(f"<{len(words)}q", *words), units or at.units, rows, matrix, target])
         if bias is not None:
             has = p.get("bias") is not None
             more = b.constant(pointwise_fields(p.parameter("activation") or "none", size, has, at.units, step))
-            here = _placed(bias, at, size) if has else bias
+            here = at.place(bias, size) if has else bias
             b.call(_kernels.addresses["finish_rows"], [more, sides.rows, target, here])
         if not direct:
             element = item if dtype == wide else (wide.name, dtype.name)
@@ -162,11 +162,6 @@ def prepare_few_rows(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> 
         share = even_share(columns, p.k, SHARE, TOGETHER) if dots else _columns_of_item(columns, item, threads, whole=True)
         count = in_shares(b, columns, share, threads, write)
     return b.plan(result, count=count, threads=threads, release_gil=p.flops >= SMALL_FLOPS, same=("c",))
-
-
-def _placed(array: Pointer, at: Share, column: int) -> Pointer:
-    """Returns the place of the columns of an item, of which one begins so many bytes behind the one before."""
-    return array[0], array[1] + at.start * column, at.units * column
 
 
 def _rows(b: Builder, p: MatmulProblem, sides: _Sides, wide: np.dtype[Any]) -> Pointer:

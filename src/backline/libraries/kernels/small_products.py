@@ -1,8 +1,9 @@
 """Products of small matrices, and batches of them, by a compiled loop.
 
 A BLAS is made for one large product: of small ones, its copies and its calls take most of the time. Here a product is made in
-registers from where its matrices lie. An item is some products of the batch, and each element is summed up in the order of its
-terms, so that the bits do not depend on the number of threads.
+registers from where its matrices lie; a right factor whose rows are no neighbours in memory is copied first. A thread takes some
+products of the batch at a time, and each element is summed up in the order of its terms, so that the bits do not depend on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ... import _kernels
 from ...native import thread_team
-from ...native.plan_builder import Builder, Pointer
+from ...native.plan_builder import Builder
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem, View
 from ..base import Algorithm, Refusal
@@ -29,7 +30,7 @@ MOST_ALONE = 1 << 15  # the same of one that is no batch
 MOST_NARROW = 16  # terms of a sum where vectors would have one element
 THREADED = 1 << 17  # operations below which threads cost more than they bring
 SMALL_FLOPS = 6e4  # below which releasing the GIL costs more than it brings
-SHARE = 1 << 15  # terms of an item
+SHARE = 1 << 15  # terms that a thread takes at a time
 
 
 def small_product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -38,7 +39,7 @@ def small_product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> 
     if reason:
         yield Refusal("kernels", SMALL_PRODUCTS, reason)
         return
-    note = "each product in registers, nothing packed"
+    note = "each product in registers"
     if threads > 1 and p.flops >= THREADED:
         yield Algorithm(
             library="kernels", name=SMALL_PRODUCTS, threads=threads, scaled=True, level="threads", basis="construction",
@@ -48,12 +49,12 @@ def small_product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> 
 
 
 class _Matrix(NamedTuple):
-    """A batch of matrices: the role in the call, and bytes from one row, one column and one matrix to the next."""
+    """A batch of matrices: the role in the call, and bytes from one row, one column and one matrix of the batch to the next."""
 
     role: str
     row: int
     column: int
-    item: int
+    step: int
 
 
 class _Batch(NamedTuple):
@@ -74,20 +75,20 @@ def _matrix(v: View, role: str, transposed: bool) -> _Matrix:
 
 def _batch(p: MatmulProblem) -> _Batch | None:
     """Returns how the loop makes the products; None where the elements of no row and of no column of results are neighbours."""
-    item, a, out = p.dtype.itemsize, p.views["a"], p.views.get("out")
+    size, a, out = p.dtype.itemsize, p.views["a"], p.views.get("out")
     if out is None:
-        target = _Matrix("", p.n * item, item, p.m * p.n * item)
-        transposed = p.n == 1 and a.stride0 == item  # a column of results is a row, too
+        target = _Matrix("", p.n * size, size, p.m * p.n * size)
+        transposed = p.n == 1 and a.stride0 == size  # a column of results is a row, too
         if transposed:
-            target = target._replace(row=p.m * item)
+            target = target._replace(row=p.m * size)
     else:
-        transposed = p.m > 1 and out.stride0 == item and (p.n > 1 or a.stride0 == item)
+        transposed = p.m > 1 and out.stride0 == size and (p.n > 1 or a.stride0 == size)
         target = _matrix(out, "out", transposed)
-        if not transposed and p.n > 1 and out.stride1 != item:
+        if not transposed and p.n > 1 and out.stride1 != size:
             return None
     rows, columns = (p.n, p.m) if transposed else (p.m, p.n)
     left, right = (_matrix(p.views[role], role, transposed) for role in (("b", "a") if transposed else ("a", "b")))
-    return _Batch(rows, columns, left, right, target, columns > 1 and right.column != item)
+    return _Batch(rows, columns, left, right, target, columns > 1 and right.column != size)
 
 
 def _refusal(p: MatmulProblem | LinearProblem) -> str:
@@ -102,13 +103,13 @@ def _refusal(p: MatmulProblem | LinearProblem) -> str:
     if p.m * p.n * p.k > most:
         return f"more than {most} terms of a product: its matrices are no longer small"
     if p.m == p.n == 1:
-        return "sums of products are no products of matrices"
+        return "each product is one number"
     if any(o.dtype != p.dtype or not o.aligned for o in p.operands):
         return "an operand is not aligned, or of another dtype"
     if p.alpha != 1 or p.beta != 0:
         return "the loop multiplies by no factor, and adds nothing"
     if any(isinstance(v.items, tuple) for v in p.views.values()):
-        return "matrices of the batch are not as far from each other each"
+        return "the matrices of the batch do not lie at equal distances"
     batch = _batch(p)
     if batch is None:
         return "the elements of neither rows nor columns of the result are neighbours in memory"
@@ -129,21 +130,16 @@ def prepare_small_products(p: MatmulProblem, algorithm: Algorithm) -> Any:
     parts = 2 if p.dtype.kind == "c" else 1
     words = (
         p.dtype.itemsize // parts, parts, vector_level(), batch.rows, batch.columns, p.k,
-        batch.left.row, batch.left.column, batch.left.item,
-        batch.right.row, batch.right.column, batch.right.item, batch.copied,
-        batch.target.row, batch.target.item,
+        batch.left.row, batch.left.column, batch.left.step,
+        batch.right.row, batch.right.column, batch.right.step, batch.copied,
+        batch.target.row, batch.target.step,
     )  # fmt: skip
     fields = b.packed(f"<{len(words)}q", *words)
 
     def write(at: Share) -> None:
-        places = (_placed(array, at, m.item) for array, m in ((left, batch.left), (right, batch.right), (result, batch.target)))
+        places = (at.place(array, m.step) for array, m in ((left, batch.left), (right, batch.right), (result, batch.target)))
         b.call(_kernels.addresses["small_products"], [fields, at.units, *places])
 
     share = even_share(p.items, p.m * p.n * p.k, SHARE)
     count = in_shares(b, p.items, share, algorithm.threads, write)
     return b.plan(result, count=count, threads=algorithm.threads, release_gil=p.flops >= SMALL_FLOPS)
-
-
-def _placed(array: Pointer, at: Share, item: int) -> Pointer:
-    """Returns the place of the matrices of an item, of which one begins so many bytes behind the one before."""
-    return array[0], array[1] + at.start * item, at.units * item
