@@ -41,7 +41,7 @@ TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 wit
 BATCHES = 1.0  # log2 of how much longer oneDNN is expected to take, beside the others, for a batch of products without AVX-512
 # log2 of how much longer loops of our own are expected to take, beside the others, without AVX-512. With it libraries have
 # kernels for small products that they lack without; no class that has it has measured ours.
-LANES: Mapping[str, float] = {"kernels.mixed_radix": 0.25, "kernels.small_products": -1.0}
+WITHOUT_AVX512: Mapping[str, float] = {"kernels.mixed_radix": 0.25, "kernels.small_products": -1.0}
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
 # one that is: where it has AVX-512, and where not. MKL and BLIS 0.9 keep to AVX2 there, which costs more in the first case. That
 # matters less in transforms, and where memory bounds the speed: in products with vectors, and in reductions of matrices to
@@ -89,7 +89,7 @@ def expected_here(
     columns: dict[str, Column] = {}
     for key, log in table.columns.items():
         ratio = ratios.column(key) - _sooner(key, op) * many if known is not None or processors != here else 0.0
-        fewer = LANES.get(key.partition("@")[0], 0.0) * (processors.wide - here.wide)
+        fewer = WITHOUT_AVX512.get(key.partition("@")[0], 0.0) * (processors.wide - here.wide)
         columns[key] = log + ratio + fewer + more * key.startswith("onednn.")
     return table._replace(columns=columns)
 
