@@ -160,7 +160,7 @@ slow = ctypes.CDLL({str(library)!r})
 def work():
     backline.mm(small, small)
     assert slow.keep() == 0
-backline.mm(small, small)  # forks are watched from here on
+assert right()  # a library has run: forks are watched from here on
 for _ in range(2):
     thread = threading.Thread(target=work)
     thread.start()
@@ -209,7 +209,7 @@ def test_a_fork_does_not_wait_for_a_thread_of_another_program_that_lives_on(tmp_
         + f"""
 import ctypes, time
 program = ctypes.CDLL({str(library)!r})
-backline.mm(small, small)
+assert right()  # a library has run: forks are watched from here on
 @ctypes.CFUNCTYPE(None)
 def from_outside():
     backline.mm(small, small)
