@@ -1,5 +1,6 @@
 // Products of small matrices, in vectors along the rows of the results. A BLAS is made for large ones: of a small one, its copies and its
 // calls take most of the time.
+#include "../_core/copy.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
 
@@ -10,6 +11,7 @@ namespace backline {
 namespace {
 
 constexpr int64_t kCopied = 1 << 11;  // numbers of a right matrix that is copied at most: MOST_COPIED of libraries/kernels/small_products.py
+constexpr int64_t kBlocked = 8, kBlockedNumbers = 256;  // columns and numbers of four bytes from which copies by blocks are faster
 
 // Written by libraries/kernels/small_products.py: eight bytes for each field, in this order. Strides are bytes; elements of a row of
 // results are neighbours, and those of a row of the right matrix unless it is `copied`.
@@ -103,12 +105,18 @@ struct Batch {
         struct Number {
             T parts[Parts];
         };
+        constexpr int64_t size = sizeof(Number);
+        const Copy2D in_blocks{Element::raw4, p.length, p.columns, p.right_row, p.right_column, p.columns * size, size};
+        const bool blocks = size == 4 && p.columns >= kBlocked && p.length * p.columns >= kBlockedNumbers;
         Number copy[kCopied];
         for (int64_t i = 0; i < items; ++i, left += p.left_item, right += p.right_item, to += p.target_item) {
-            if (p.copied && (i == 0 || p.right_item))
-                for (int64_t e = 0; e < p.length; ++e)
-                    for (int64_t c = 0; c < p.columns; ++c)
-                        copy[e * p.columns + c] = *reinterpret_cast<const Number *>(right + e * p.right_row + c * p.right_column);
+            if (p.copied && (i == 0 || p.right_item)) {
+                if (blocks) in_blocks.run(right, reinterpret_cast<char *>(copy));
+                else
+                    for (int64_t e = 0; e < p.length; ++e)
+                        for (int64_t c = 0; c < p.columns; ++c)
+                            copy[e * p.columns + c] = *reinterpret_cast<const Number *>(right + e * p.right_row + c * p.right_column);
+            }
             const T *rows = p.copied ? copy[0].parts : reinterpret_cast<const T *>(right);
             by_columns<Parts, T, Bytes>(p, left, rows, p.copied ? p.columns * Parts : p.right_row / int64_t(sizeof(T)), to);
         }

@@ -1,9 +1,9 @@
 """Products of small matrices, and batches of them, by a compiled loop.
 
 A BLAS is made for one large product: of small ones, its copies and its calls take most of the time. Here a product is made in
-registers from where its matrices lie; a right factor whose rows are no neighbours in memory is copied first. A thread takes some
-products of the batch at a time, and each element is summed up in the order of its terms, so that the bits do not depend on the
-number of threads.
+registers from where its matrices lie; a right factor whose rows are no neighbours in memory is copied first, and matrices of
+16-bit floats are widened first, those of some products at a time. A thread takes some products of the batch at a time, and each
+element is summed up in the order of its terms, so that the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from ... import _kernels
 from ...native import thread_team
-from ...native.plan_builder import Builder
+from ...native.plan_builder import Builder, Pointer
+from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem, View
 from ..base import Algorithm, Refusal
@@ -23,14 +24,15 @@ from .vector_level import vector_level
 __all__ = ["SMALL_PRODUCTS", "prepare_small_products", "small_product_algorithms"]
 
 SMALL_PRODUCTS = "small_products"
-DTYPES = ("float32", "float64", "complex64", "complex128")
+DTYPES = ("float32", "float64", "complex64", "complex128", *HALVES)
 MOST_COPIED = 1 << 11  # elements of a right matrix whose rows are no neighbours in memory: kCopied of small_products.cpp
 MOST_TERMS = 1 << 18  # of all elements of a product: beyond, its matrices do not fit into the nearest cache
 MOST_ALONE = 1 << 15  # the same of one that is no batch
 MOST_NARROW = 16  # terms of a sum where vectors would have one element
 THREADED = 1 << 17  # operations below which threads cost more than they bring
 SMALL_FLOPS = 6e4  # below which releasing the GIL costs more than it brings
-SHARE = 1 << 15  # terms that a thread takes at a time
+SHARE = 1 << 15  # terms that a thread takes at a time; a number of a matrix that is widened counts as two
+HALF, SINGLE = 2, 4  # bytes of a 16-bit float, and of one of 32 bits
 
 
 def small_product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -39,13 +41,13 @@ def small_product_algorithms(p: MatmulProblem | LinearProblem, threads: int) -> 
     if reason:
         yield Refusal("kernels", SMALL_PRODUCTS, reason)
         return
-    note = "each product in registers"
+    note, precision = "each product in registers", "f32 accumulation" if p.dtype.name in HALVES else ""
     if threads > 1 and p.flops >= THREADED:
         yield Algorithm(
             library="kernels", name=SMALL_PRODUCTS, threads=threads, scaled=True, level="threads", basis="construction",
-            pool=thread_team.name(), note=note,
+            precision=precision, pool=thread_team.name(), note=note,
         )  # fmt: skip
-    yield Algorithm(library="kernels", name=SMALL_PRODUCTS, level="threads", basis="construction", note=note)
+    yield Algorithm(library="kernels", name=SMALL_PRODUCTS, level="threads", basis="construction", precision=precision, note=note)
 
 
 class _Matrix(NamedTuple):
@@ -55,6 +57,16 @@ class _Matrix(NamedTuple):
     row: int
     column: int
     step: int
+
+    def in_float32(self, numbers: int) -> _Matrix:
+        """Returns where matrices of so many 16-bit floats are once they are widened: as they lie, one behind the other."""
+        return _Matrix(self.role, 2 * self.row, 2 * self.column, SINGLE * numbers if self.step else 0)
+
+    def copied_as(self, numbers: int, units: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Returns rows and columns by which those of some products are widened or rounded, and their strides here and there."""
+        if self.step == HALF * numbers:
+            return (1, units * numbers), (0, HALF), (0, SINGLE)
+        return (units if self.step else 1, numbers), (self.step, HALF), (SINGLE * numbers, SINGLE)
 
 
 class _Batch(NamedTuple):
@@ -110,6 +122,8 @@ def _refusal(p: MatmulProblem | LinearProblem) -> str:
         return "the loop multiplies by no factor, and adds nothing"
     if any(isinstance(v.items, tuple) for v in p.views.values()):
         return "the matrices of the batch do not lie at equal distances"
+    if p.dtype.name in HALVES and not all(map(_dense, p.views.values())):
+        return "the 16-bit floats of a matrix do not lie one behind the other"
     batch = _batch(p)
     if batch is None:
         return "the elements of neither rows nor columns of the result are neighbours in memory"
@@ -120,26 +134,45 @@ def _refusal(p: MatmulProblem | LinearProblem) -> str:
     return ""
 
 
+def _dense(v: View) -> bool:
+    """Tells whether the elements of each matrix lie one behind the other."""
+    return v.layout != "X" and v.ld == (v.cols if v.layout == "C" else v.rows)
+
+
 def prepare_small_products(p: MatmulProblem, algorithm: Algorithm) -> Any:
     """The PreparedCall of an Algorithm that `small_product_algorithms` listed."""
     batch = _batch(p)
     assert batch is not None
     b = Builder(p)
     result = b.argument("out") if batch.target.role else b.result(p.dtype, p.result, "C")
-    left, right = b.argument(batch.left.role), b.argument(batch.right.role)
-    parts = 2 if p.dtype.kind == "c" else 1
+    arrays = b.argument(batch.left.role), b.argument(batch.right.role), result
+    given = computed = batch.left, batch.right, batch.target
+    numbers = batch.rows * p.k, p.k * batch.columns, batch.rows * batch.columns
+    dtype, wide = p.dtype.name, compute_dtype(p.dtype)
+    widened = wide != p.dtype
+    if widened:
+        computed = tuple(m.in_float32(n) for m, n in zip(given, numbers, strict=True))
+    left, right, target = computed
+    parts = 2 if wide.kind == "c" else 1
     words = (
-        p.dtype.itemsize // parts, parts, vector_level(), batch.rows, batch.columns, p.k,
-        batch.left.row, batch.left.column, batch.left.step,
-        batch.right.row, batch.right.column, batch.right.step, batch.copied,
-        batch.target.row, batch.target.step,
+        wide.itemsize // parts, parts, vector_level(), batch.rows, batch.columns, p.k,
+        left.row, left.column, left.step,
+        right.row, right.column, right.step, batch.copied,
+        target.row, target.step,
     )  # fmt: skip
     fields = b.packed(f"<{len(words)}q", *words)
 
     def write(at: Share) -> None:
-        places = (at.place(array, m.step) for array, m in ((left, batch.left), (right, batch.right), (result, batch.target)))
-        b.call(_kernels.addresses["small_products"], [fields, at.units, *places])
+        places: list[Pointer] = [at.place(array, m.step) for array, m in zip(arrays, given, strict=True)]
+        copies = [m.copied_as(n, at.units) for m, n in zip(given, numbers, strict=True)] if widened else []
+        floats = [b.work(at.units * n * SINGLE) for n in numbers] if widened else places
+        for (shape, here, there), source, work in zip(copies[:2], places, floats, strict=False):
+            b.copy(shape, source, here, work, there, (dtype, wide.name))
+        b.call(_kernels.addresses["small_products"], [fields, at.units, *floats])
+        for shape, here, there in copies[2:]:
+            b.copy(shape, floats[2], there, places[2], here, (wide.name, dtype))
 
-    share = even_share(p.items, p.m * p.n * p.k, SHARE)
+    terms = p.m * p.n * p.k + (2 * sum(numbers) if widened else 0)
+    share = even_share(p.items, terms, SHARE)
     count = in_shares(b, p.items, share, algorithm.threads, write)
     return b.plan(result, count=count, threads=algorithm.threads, release_gil=p.flops >= SMALL_FLOPS)
