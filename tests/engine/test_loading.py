@@ -184,6 +184,23 @@ print(sorted(name for name in sys.modules if name.startswith(("backline.librarie
     assert done.stdout.strip() == "[]"
 
 
+def test_float64_does_not_import_the_package_of_bfloat16() -> None:
+    """A release of it, 0.7.0, takes a second to import."""
+    need("onednn")
+    done = python(
+        """
+import sys, numpy as np, backline
+from backline.nn import functional
+x = np.ones((8, 8))
+with backline.use("onednn"):
+    functional.relu(x), backline.mm(x, x)
+backline.mm(x, x), backline.linalg.svd(x), backline.fft.fft(x), backline.matmul(x[None], x)
+print("ml_dtypes" in sys.modules)
+"""
+    )
+    assert done.stdout.strip() == "False"
+
+
 def test_the_time_of_loading_leaves_out_the_test_in_a_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """That is due once for a file: whether a library is worth loading must not depend on it."""
     clock = [0.0]

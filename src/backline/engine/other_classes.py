@@ -39,8 +39,8 @@ CONVOLVED = {
 FACTORIZATIONS = ("linalg.", "cholesky_")  # how names of operations begin
 TILES = 0.3  # log2 of how much sooner oneDNN is expected to end in bfloat16 with AMX than on a class without it
 BATCHES = 1.0  # log2 of how much longer oneDNN is expected to take, beside the others, for a batch of products without AVX-512
-# log2 of how much longer loops of our own are expected to take, beside the others, without AVX-512: for real numbers, and for complex
-# ones. With it libraries have kernels for small real products that they lack without. About the medians of two machines.
+# log2 of how much longer loops of our own are expected to take, beside the others, without AVX-512: for real numbers, and for
+# complex ones. With it libraries have kernels for small real products that they lack without. About the medians of two machines.
 WITHOUT_AVX512: Mapping[str, tuple[float, float]] = {"kernels.mixed_radix": (0.25, 0.25), "kernels.small_products": (-0.7, 0.4)}
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
 # one that is: where it has AVX-512, and where not. MKL and BLIS 0.9 keep to AVX2 there, which costs more in the first case. That

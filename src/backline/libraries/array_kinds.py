@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import _core
 from ..problems import Operand, operand
+from ..problems.dtypes import bfloat16
 from ..problems.memory_layout import contiguous_strides
 from ..records import Record
 
@@ -74,10 +75,7 @@ def _wait_for_cuda(device: str) -> None:
 def _mlx_dtype(array: Any) -> np.dtype[Any]:
     name = str(array.dtype).rpartition(".")[2]
     if name == "bfloat16":
-        import ml_dtypes
-
-        half: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return half
+        return bfloat16()
     return np.dtype("bool" if name == "bool_" else name)
 
 

@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from ..errors import BadType, BadValue
 from . import Operand, Problem
-from .dtypes import compute_dtype
+from .dtypes import bfloat16, compute_dtype
 from .memory_layout import contiguous_strides
 
 __all__ = ["AttentionGrads", "AttentionLSE", "AttentionProblem", "SoftmaxAttention", "attention_problem", "wrong"]
 
 _ALIGNED = 256  # bytes: what every allocator of GPU memory gives, and more than any kernel wants
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _ARRAYS = "an array of NumPy, CuPy or MLX"
 
 
@@ -304,7 +302,7 @@ def _describe(role: str, array: Any) -> tuple[Operand, str, int]:
 def _dtype(dtype: Any) -> np.dtype[Any]:
     name = str(getattr(dtype, "name", dtype)).rpartition(".")[2]
     try:
-        return _BFLOAT16 if name == "bfloat16" else np.dtype(name)
+        return bfloat16() if name == "bfloat16" else np.dtype(name)
     except TypeError:
         raise BadType(f"attention: {name!r} is no dtype that is known here") from None
 

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-__all__ = ["HALVES", "compute_dtype"]
+__all__ = ["HALVES", "bfloat16", "compute_dtype", "is_bfloat16"]
 
 HALVES = ("float16", "bfloat16")
+
+
+@cache
+def bfloat16() -> np.dtype[Any]:
+    """Returns the dtype bfloat16, of a package that is not imported before: a release of it took a second for that."""
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Tells whether a dtype is bfloat16.
+
+    Examples
+    --------
+    >>> is_bfloat16(np.dtype(np.float16)), is_bfloat16(bfloat16())
+    (False, True)
+    """
+    return dtype.kind == "V" and dtype == bfloat16()
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

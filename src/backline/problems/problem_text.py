@@ -23,6 +23,7 @@ import numpy as np
 from ..errors import BacklineError, BadValue
 from ..switches.switch import nearest, show
 from . import layer_text
+from .dtypes import bfloat16
 from .names import SHORT
 from .op_registry import composites, import_operations, operations
 
@@ -109,10 +110,7 @@ def _dtype(word: str) -> np.dtype[Any]:
         raise BadValue(f"{word!r} is not a dtype", remedy=f"one of: {', '.join(close)}")
     name = DTYPES[word]
     if name == "bfloat16":
-        import ml_dtypes
-
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
+        return bfloat16()
     return np.dtype(name)
 
 

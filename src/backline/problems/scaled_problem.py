@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import bfloat16
 from .matmul_problem import ProductProblem
 
 __all__ = ["FLOAT8", "ROW_WISE", "TENSOR_WISE", "ScaledProblem"]
@@ -39,10 +40,7 @@ class ScaledProblem(ProductProblem):
         """The dtype of the result."""
         name = self.parameter("output_dtype", "int32")
         if name == "bfloat16":
-            import ml_dtypes
-
-            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-            return bfloat16
+            return bfloat16()
         found: np.dtype[Any] = np.dtype(name)
         return found
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...problems import Problem
+from ...problems.dtypes import bfloat16
 from ...problems.neural_problem import ELEMENTARY
 from ...problems.op_registry import import_operations, operations
 
@@ -395,7 +396,5 @@ def problems(part: str) -> Iterator[Problem]:
 
 def _dtype(name: str) -> Any:
     if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
+        return bfloat16()
     return np.dtype(name)

@@ -23,6 +23,7 @@ import numpy as np
 from backline import _core, switches
 from backline.engine.tuning import machine_load
 from backline.problems import Operand, Problem
+from backline.problems.dtypes import bfloat16
 
 __all__ = ["Recorder", "end_with", "pack", "unpack"]
 
@@ -78,10 +79,7 @@ def _tuples(value: Any) -> Any:
 
 def _dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
-        import ml_dtypes
-
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
+        return bfloat16()
     return np.dtype(name)
 
 

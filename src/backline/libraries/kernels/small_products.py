@@ -146,13 +146,11 @@ def prepare_small_products(p: MatmulProblem, algorithm: Algorithm) -> Any:
     b = Builder(p)
     result = b.argument("out") if batch.target.role else b.result(p.dtype, p.result, "C")
     arrays = b.argument(batch.left.role), b.argument(batch.right.role), result
-    given = computed = batch.left, batch.right, batch.target
+    given = batch.left, batch.right, batch.target
     numbers = batch.rows * p.k, p.k * batch.columns, batch.rows * batch.columns
     dtype, wide = p.dtype.name, compute_dtype(p.dtype)
     widened = wide != p.dtype
-    if widened:
-        computed = tuple(m.in_float32(n) for m, n in zip(given, numbers, strict=True))
-    left, right, target = computed
+    left, right, target = (m.in_float32(n) if widened else m for m, n in zip(given, numbers, strict=True))
     parts = 2 if wide.kind == "c" else 1
     words = (
         wide.itemsize // parts, parts, vector_level(), batch.rows, batch.columns, p.k,

@@ -15,6 +15,7 @@ from ...native.library_search import Finding, search
 from ...native.shared_library import NativeLibrary
 from ...problems import Operand
 from ...problems.conv_problem import ConvProblem
+from ...problems.dtypes import is_bfloat16
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
@@ -31,7 +32,7 @@ from .onednn_conv import conv_algorithms, prepare_conv
 from .onednn_int8 import prepare_quantized, quantized_algorithms, soon_prepared
 from .onednn_layers import neural_algorithms, prepare_neural
 from .onednn_layers_grad import GRADIENTS, gradient_algorithms, prepare_gradient
-from .onednn_products import BF16, prepare_product, product_algorithms
+from .onednn_products import prepare_product, product_algorithms
 from .onednn_rnn import prepare_rnn, rnn_algorithms
 from .primitives import Engine
 
@@ -75,7 +76,7 @@ def _prepare_layer(engine: Engine, problem: NeuralProblem, algorithm: Algorithm)
 def _waits(p: MatmulProblem | LinearProblem) -> bool:
     # Packed weights are brought into an order of the kernel's own, for each shape. A kernel of AMX takes 7 ms to compile, and the
     # loop of tiles, which is about as fast, nothing (Intel Xeon, 2026-11).
-    return p.packed or (p.dtype == BF16 and has_tiles(BFLOAT16))
+    return p.packed or (is_bfloat16(p.dtype) and has_tiles(BFLOAT16))
 
 
 PRODUCTS = Handler(

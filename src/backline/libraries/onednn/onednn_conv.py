@@ -16,10 +16,11 @@ import numpy as np
 
 from ...native.plan_builder import Pointer, same_place
 from ...problems.conv_problem import ConvProblem, channels_last
+from ...problems.dtypes import bfloat16, is_bfloat16
 from ...problems.memory_layout import dense_strides, image_strides
 from ..base import Algorithm, Refusal
 from . import abi
-from .onednn_products import BF16, F16, F32, PACKED, SMALL_FLOPS, THREAD_FLOPS, is_reference, without
+from .onednn_products import F16, F32, PACKED, SMALL_FLOPS, THREAD_FLOPS, is_reference, without
 from .plan_writer import Place, Writer, fits
 from .primitives import Desc, DnnlError, Engine, PrimitiveDesc, why
 
@@ -74,7 +75,7 @@ def prepare_conv(engine: Engine, p: ConvProblem, algorithm: Algorithm) -> Any:
 
 
 def _refusal(engine: Engine, p: ConvProblem) -> str:
-    if p.dtype not in (F32, BF16, F16):
+    if p.dtype not in (F32, F16) and not is_bfloat16(p.dtype):
         return f"no convolution of {p.dtype.name}"
     if any(o.dtype != p.dtype for o in p.operands):
         return "operands of several dtypes"
@@ -84,7 +85,7 @@ def _refusal(engine: Engine, p: ConvProblem) -> str:
         return "more than three dimensions"
     if p.transposed and any(a + s <= 0 for a, s in zip(_cut(p), p.stride, strict=True)):
         return f"output_padding={p.output_padding} is more than oneDNN can express here"
-    if p.dtype == BF16 and not engine.bf16:
+    if is_bfloat16(p.dtype) and not engine.bf16:
         return "the processor has, or may use, no instructions for bfloat16: oneDNN would be slow"
     if p.dtype == F16 and not engine.f16:
         return "the processor has, or may use, no instructions for float16"
@@ -104,7 +105,7 @@ class _Convolution:
     def __init__(self, engine: Engine, p: ConvProblem, threads: int, name: str) -> None:
         self.engine, self.p, self.name = engine, p, name
         self.w = Writer(engine, p, threads)
-        self.inner = BF16 if name == REDUCED else p.dtype
+        self.inner = bfloat16() if name == REDUCED else p.dtype
         self.input_shape = (p.batch, p.channels, *p.image)
         self.output_shape = (p.batch, p.features, *p.points)
         self.steps = (p.stride, tuple(d - 1 for d in p.dilation))

@@ -15,12 +15,13 @@ import numpy as np
 
 from ...native.plan_builder import Pointer
 from ...problems import Operand
+from ...problems.dtypes import is_bfloat16
 from ...problems.memory_layout import dense_strides, image_strides
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
 from ..reference import reference_neural
 from . import abi
-from .onednn_products import BF16, F16, F32, is_reference
+from .onednn_products import F16, F32, is_reference
 from .plan_writer import Place, Writer
 from .primitives import Desc, Engine, PrimitiveDesc, why
 
@@ -37,7 +38,7 @@ ELTWISE: dict[tuple[str, str], tuple[abi.Alg, float]] = {
 LOOKED_BEFORE = ("relu", "max_pool")
 LOOKED_AFTER = ("softmax", "avg_pool", "gelu")
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
-UNSAFE = {BF16: ("relu", "softmax", "avg_pool"), F16: ("relu", "max_pool", "softmax", "avg_pool")}  # in 16 bits
+UNSAFE = {"bfloat16": ("relu", "softmax", "avg_pool"), "float16": ("relu", "max_pool", "softmax", "avg_pool")}  # in 16 bits
 OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
 
@@ -60,7 +61,7 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
     if is_reference(kernel):
         yield Refusal("onednn", p.op, f"oneDNN has only its reference code for this ({kernel})")
         return
-    precision = "f32 accumulation" if p.dtype in (BF16, F16) else ""
+    precision = "f32 accumulation" if p.dtype == F16 or is_bfloat16(p.dtype) else ""
     # Every element of the result is one thread's work from beginning to end.
     if many > 1:
         yield Algorithm(
@@ -81,9 +82,9 @@ def _refusal(engine: Engine, p: NeuralProblem) -> str:
         return "its logarithms of probabilities may be above 0, by up to 1.3e-6"
     if p.op not in OPERATIONS:
         return f"oneDNN is not asked for {p.op}"
-    if p.dtype not in (F32, BF16, F16) and not (p.op == "max_pool" and p.dtype in BYTES):
+    if p.dtype not in (F32, F16) and not is_bfloat16(p.dtype) and not (p.op == "max_pool" and p.dtype in BYTES):
         return f"no {p.op} of {p.dtype.name}"
-    if p.op in UNSAFE.get(p.dtype, ()):
+    if p.op in UNSAFE.get(p.dtype.name, ()):
         return f"its {p.op} of {p.dtype.name} is not safe where values are not finite, or overflow"
     if p.dtype == F16 and not engine.f16:
         return "the processor has, or may use, no instructions for float16"

@@ -12,11 +12,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ...native.plan_builder import Pointer, same_place
 from ...problems import Operand, Problem
+from ...problems.dtypes import bfloat16, is_bfloat16
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import batch_offsets, dense_strides, matrix_layout
@@ -27,12 +27,12 @@ from .plan_writer import Place, Writer, fits
 from .primitives import Desc, Engine, why
 
 __all__ = [
-    "BF16", "F32", "PACKED", "SMALL_FLOPS", "THREAD_FLOPS", "is_reference", "prepare_product", "product_algorithms", "without",
+    "F16", "F32", "PACKED", "SMALL_FLOPS", "THREAD_FLOPS", "is_reference", "prepare_product", "product_algorithms", "without",
 ]  # fmt: skip
 
 Product = MatmulProblem | LinearProblem
 
-F32, BF16, F16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+F32, F16 = np.dtype(np.float32), np.dtype(np.float16)
 # Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
 THREAD_FLOPS, SMALL_FLOPS = 1e6, 6e4
 RELU_THREADED = 1 << 18  # elements of a result
@@ -86,13 +86,13 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
 
 
 def _refusal(engine: Engine, p: Product) -> str:
-    if p.dtype not in (F32, BF16, F16):
+    if p.dtype not in (F32, F16) and not is_bfloat16(p.dtype):
         return f"no product of {p.dtype.name}"
     if any(o.dtype != p.dtype for o in p.operands):
         return "operands of several dtypes"
     if p.empty:
         return "an empty product needs no library"
-    if p.dtype == BF16 and not engine.bf16:
+    if is_bfloat16(p.dtype) and not engine.bf16:
         return "the processor has, or may use, no instructions for bfloat16: oneDNN would be slow"
     if p.dtype == F16 and not engine.f16:
         return "the processor has, or may use, no instructions for float16"
@@ -163,7 +163,7 @@ class _Product:
         steps = [m.offsets(p.batch, 1) for m in (a, b, self.target)]
         self.flat = len(p.batch) > 1 and all(isinstance(step, int) for step in steps)
         self.dst, self.bias = self._place(self.target), self._bias()
-        tiles = p.dtype == BF16 and engine.amx and not p.batch and not p.packed
+        tiles = engine.amx and is_bfloat16(p.dtype) and not p.batch and not p.packed
         by_rows = b.strides[-1] == 1 and b.shape[-1] > 1
         large = p.m >= BLOCKED_ROWS and p.k * p.n * p.dtype.itemsize >= BLOCKED_BYTES
         self.blocked = tiles and by_rows and large
@@ -179,9 +179,9 @@ class _Product:
         self.source, weights = self.a.desc, self.b.desc
         if self.reduced:
             shape = self._laid(a)[0]
-            self.source = self.engine.desc(shape, BF16, dense_strides(shape))
+            self.source = self.engine.desc(shape, bfloat16(), dense_strides(shape))
         if self.reduced or self.p.packed or self.blocked:
-            weights = self.engine.desc(self._laid(b)[0], BF16 if self.reduced else self.p.dtype)
+            weights = self.engine.desc(self._laid(b)[0], bfloat16() if self.reduced else self.p.dtype)
         self.kernel = self.engine.primitive_desc(
             "matmul", self.source, weights, self.bias.desc if self.bias else None, self.dst.desc,
             attr=self.engine.attributes(self._post()),

@@ -12,12 +12,13 @@ from typing import Any
 
 from ... import _core
 from ...native.plan_builder import Pointer, shift
+from ...problems.dtypes import bfloat16, is_bfloat16
 from ...problems.memory_layout import dense_strides
 from ...problems.rnn_problem import RnnProblem
 from ..base import Algorithm, Refusal
 from ..rnn_layers import by_layer, layer_problem
 from . import abi
-from .onednn_products import BF16, F32, SMALL_FLOPS, THREAD_FLOPS
+from .onednn_products import F32, SMALL_FLOPS, THREAD_FLOPS
 from .plan_writer import Place, Writer
 from .primitives import Desc, DnnlError, Engine, PrimitiveDesc, why
 
@@ -46,7 +47,7 @@ def rnn_algorithms(engine: Engine, p: RnnProblem, threads: int) -> Iterator[Algo
         except RuntimeError as error:
             yield Refusal("onednn", name, why(error, f"this {p.op}"))
             continue
-        precision = REDUCED if name == REDUCED else "f32 accumulation" if p.dtype == BF16 else ""
+        precision = REDUCED if name == REDUCED else "f32 accumulation" if is_bfloat16(p.dtype) else ""
         isa = "avx512" if precision else ""
         if many > 1:
             # These kernels divide rows and columns among the threads, never a sum.
@@ -84,7 +85,7 @@ def _first_layer(engine: Engine, p: RnnProblem, threads: int, name: str) -> _Lay
 def _refusal(engine: Engine, p: RnnProblem) -> str:
     if p.is_gradient:
         return "its gradients are not supported"
-    if p.dtype not in (F32, BF16):
+    if p.dtype != F32 and not is_bfloat16(p.dtype):
         return f"no recurrent network of {p.dtype.name}"
     if p.mode == "rnn_relu":
         return "its relu makes 0 of NaN"
@@ -92,7 +93,7 @@ def _refusal(engine: Engine, p: RnnProblem) -> str:
         return "an empty network needs no library"
     if p.get("lengths") is not None:
         return "its sequences are all of one length"
-    return _reduced_refusal(engine, p) if p.dtype == BF16 else ""
+    return _reduced_refusal(engine, p) if is_bfloat16(p.dtype) else ""
 
 
 def _reduced_refusal(engine: Engine, p: RnnProblem) -> str:
@@ -125,7 +126,7 @@ class _Layer:
     def __init__(self, engine: Engine, p: RnnProblem, features: int, threads: int, name: str) -> None:
         self.engine, self.p, self.features = engine, p, features
         self.w = _Writer(engine, layer_problem(p, features), threads)
-        self.inner = BF16 if name == REDUCED else p.dtype
+        self.inner = bfloat16() if name == REDUCED else p.dtype
         self.states = (1, 1, p.batch, p.hidden)
         # Into and out of the caller's layout, if the kernel can; else through dense arrays.
         self.direct = self.inner == p.dtype
