@@ -134,13 +134,16 @@ def test_threads_change_no_bit_nor_does_the_place_in_the_batch(dtype: str, rng: 
         assert by_loop(a[700:702], b[700:702])[0][1].tobytes() == results[0][700:702].tobytes()
 
 
-def test_special_values_stay_where_they_are(rng: np.random.Generator) -> None:
-    a, b = rng.standard_normal((5, 3, 7)), rng.standard_normal((5, 7, 11))
+@pytest.mark.parametrize("dtype", ("float32", "float64", "float16", "bfloat16"))
+def test_special_values_stay_where_they_are(dtype: str, rng: np.random.Generator) -> None:
+    a, b = random_array(rng, (5, 3, 7), dtype_of(dtype)), random_array(rng, (5, 7, 11), dtype_of(dtype))
     a[1, 2, 0], b[3, 5, 10], b[4, 0, 0] = np.inf, np.nan, -np.inf
     with np.errstate(invalid="ignore"):
-        exact = a @ b
+        exact = wide(a) @ wide(b)
     for right in (b, np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2)):
-        for _, result in by_loop(a, right):
+        results = by_loop(a, right)
+        assert results
+        for _, result in results:
             np.testing.assert_array_equal(np.isnan(result), np.isnan(exact))
             np.testing.assert_array_equal(np.isinf(result), np.isinf(exact))
 
@@ -158,6 +161,9 @@ def test_what_it_refuses(rng: np.random.Generator) -> None:
         problem = problem_of("matmul", *arrays)
         refused = [r.reason for r in libraries.get("kernels").algorithms(problem, 2) if isinstance(r, Refusal) and r.name == NAME]
         assert len(refused) == 1 and reason in refused[0], (reason, refused)
+    layer = problem_of("nn.functional.linear", a[0], b[0].T.copy(), b[0, 0], activation="relu")
+    (refusal,) = (r for r in libraries.get("kernels").algorithms(layer, 2) if isinstance(r, Refusal) and r.name == NAME)
+    assert "its loops are for products of" in refusal.reason
     assert not any(x.name == NAME for x in algorithms("kernels", problem_of("baddbmm", np.zeros((5, 9, 8)), a, b)))
 
 
@@ -167,3 +173,18 @@ def test_a_user_gets_it(rng: np.random.Generator) -> None:
         result = backline.matmul(a, b)
         assert (backline.explain().library, backline.explain().algorithm) == ("kernels", NAME)
     np.testing.assert_allclose(result, a @ b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_overflow_and_underflow_as_they_are_rounded(dtype: str) -> None:
+    """Sums are float32's: what is too large for the dtype only becomes infinity at the end, and small results are subnormal."""
+    kind = dtype_of(dtype)
+    largest = 2.0**15 if dtype == "float16" else 2.0**127
+    a, b = np.full((4, 3, 2), largest, kind), np.zeros((4, 2, 5), kind)
+    b[:, 0], b[:, 1, 0], b[:, 1, 1] = 1, 1, -1
+    tiny = np.full((4, 3, 2), float(smallest(kind)), kind)
+    for _, result in by_loop(a, b):
+        assert np.isinf(result[..., 0]).all() and (result[..., 1] == 0).all() and (result[..., 2:] == a[0, 0, 0]).all()
+    for _, result in by_loop(tiny, b):
+        assert (result[..., 2:] == tiny[0, 0, 0]).all() and (result[..., 1] == 0).all() and (result[..., 0] == 2 * tiny[0, 0, 0]).all()
+    assert by_loop(a, b) and by_loop(tiny, b)
