@@ -11,7 +11,7 @@ namespace backline {
 namespace {
 
 constexpr int64_t kCopied = 1 << 11;  // numbers of a right matrix that is copied at most: MOST_COPIED of libraries/kernels/small_products.py
-constexpr int64_t kBlocked = 8, kBlockedNumbers = 256;  // columns and numbers of four bytes from which copies by blocks are faster
+constexpr int64_t kBlocked = 8, kBlockedNumbers = 256;  // columns and numbers of four bytes from which copies by blocks were faster (Intel Xeon)
 
 // Written by libraries/kernels/small_products.py: eight bytes for each field, in this order. Strides are bytes; elements of a row of
 // results are neighbours, and those of a row of the right matrix unless it is `copied`.
