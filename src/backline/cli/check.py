@@ -34,7 +34,8 @@ is installed here, and `backline check errata` lists them.
 
 A row names the library, its versions, the instruction set or the GPUs whose kernels have the defect, and the condition. Where the
 version, the instruction set or the GPU cannot be known, the defect is assumed. Versions of cuDNN are written as it counts them:
-91501 is 9.15.1. A row that names engines of cuDNN drops their plans only.
+91501 is 9.15.1. A row that names engines of cuDNN drops their plans only, and one that names kernels of oneDNN has its next
+kernel run the call.
 
 `backline check kernels` runs every kernel of every CPU library over problems with edges on your machine, in processes that may
 crash. With `--keep`, what fails there is refused from then on, for this build of the library, this processor and that very
@@ -150,6 +151,7 @@ def _facts(row: Any) -> list[tuple[str, str]]:
         ("instructions", row.isa or ("" if row.capabilities else "any")),
         ("compute capability", ", ".join(row.capabilities)),
         ("operations", f"{', '.join(row.operations) or 'any'}{dtypes}{f' by {row.algorithm}' if row.algorithm else ''}"),
+        ("kernels", ", ".join(row.kernels)),
         ("condition", row.condition),
         ("seen", row.evidence),
         ("remedy", row.remedy),

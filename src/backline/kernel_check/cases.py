@@ -65,6 +65,11 @@ def conv(rng: random.Random) -> Iterator[str]:
         yield f"conv_grad_input {dtype} 3x2x2x3x1 2x3x2x2x12 stride=2x1x3 result=2x2x5x4x35"
         yield f"conv_grad_weight {dtype} 4x4x16x16 4x8x8x8 stride=2x2 result=8x4x1x1 last"
         yield f"conv {dtype} 3x64x1x1 1x64x125x1 1 stride=2x2 padding=63x63 last"
+        # Patches that are cut out of images, and rows of images that are passed over.
+        kernels, strides = ((1, 2), (2, 2), (2, 4), (3, 4), (2, 8)), ((1, 2), (2, 2), (4, 4), (3, 8))
+        for c, k, s in itertools.product((24, 40, 48, 80), kernels, strides):
+            size = _x([3 * s[0] + k[0], 15 * s[1] + k[1]])
+            yield f"conv {dtype} 2x{c}x{size} 32x{c}x{_x([*k])} stride={_x([*s])} last"
     for _ in range(1400):
         rank = rng.choice((1, 2, 2, 2, 3))
         groups = rng.choice((1, 1, 1, 2, 3, 4, 5))

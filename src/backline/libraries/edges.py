@@ -7,6 +7,7 @@ parameters, never at data. The first line of its docstring is the condition in w
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import NamedTuple, TypeVar
 
 from ..problems import Problem
@@ -16,6 +17,7 @@ from ..problems.fft_problem import FftProblem
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.matmul_problem import MatmulProblem, ProductProblem
 from ..problems.packed_attention_problem import PackedAttentionProblem
+from ..problems.quantized_problem import QuantizedProblem
 from ..problems.rnn_problem import RnnProblem
 
 __all__ = ["EDGES", "edge"]
@@ -97,8 +99,11 @@ class Axis(NamedTuple):
     before: int
 
 
-def axes(p: ConvProblem) -> list[Axis]:
+def axes(p: ConvProblem | QuantizedProblem) -> list[Axis]:
     """Return the axes of the plain convolution: a transposed one is the gradient of one, its result is that one's image."""
+    if isinstance(p, QuantizedProblem):
+        steps = (p.parameter(name) for name in ("stride", "dilation", "padding"))
+        return [Axis(*each) for each in zip(p.shape("input")[2:], p.shape("weight")[2:], p.result[2:], *steps, strict=True)]
     image, points = (p.points, p.image) if p.transposed else (p.image, p.points)
     before = [a for a, _ in p.padding]
     return [Axis(*numbers) for numbers in zip(image, p.kernel, points, p.stride, p.dilation, before, strict=True)]
@@ -180,6 +185,38 @@ def result_below_stride(p: ConvProblem) -> bool:
     """The result is smaller than the stride along an axis; the kernel is neither dilated nor smaller than its stride."""
     dense = all(d == 1 for d in p.dilation) and all(k >= s for k, s in zip(p.kernel, p.stride, strict=True))
     return dense and any(n < s for n, s in zip(p.points, p.stride, strict=True))
+
+
+TILE = 64  # bytes of a row of a tile of AMX
+
+
+@edge
+def channels_joined_to_tiles(p: ConvProblem | QuantizedProblem) -> bool:
+    """Channels fill no whole tiles, those of as many points as divide kernel and stride do; no padding at the sides."""
+    last, weight = axes(p)[-1], p.get("weight")
+    assert weight is not None
+    size = 1 if isinstance(p, QuantizedProblem) else 2  # bytes of bfloat16, in which float32 is multiplied as well
+    if p.groups > 1 or last.dilation > 1 or last.before or (isinstance(p, ConvProblem) and p.padding[-1][1]):
+        return False
+    row = weight.shape[1] * size
+    return row % TILE != 0 and row * gcd(last.kernel, last.stride) % TILE == 0
+
+
+@edge
+def rows_passed_over(p: ConvProblem | QuantizedProblem) -> bool:
+    """The kernel has several points; along an axis but the last some of the image are not read, others behind them are."""
+    every = axes(p)
+    if all(x.kernel == 1 for x in every):
+        return False
+    ends = [(x.points - 1) * x.stride + (x.kernel - 1) * x.dilation + 1 - x.before for x in every]
+    return any(_unread_point(x._replace(image=min(x.image, end))) for x, end in zip(every[:-1], ends[:-1], strict=True))
+
+
+@edge
+def padded_above_only(p: QuantizedProblem) -> bool:
+    """Images whose zero point may not be 0 are padded, but not at the sides, and rows of the result have more than 32 points."""
+    down, along = axes(p)
+    return down.before > 0 and not along.before and not p.parameter("from_zero", False) and along.points > 32
 
 
 # Fourier transforms -----------------------------------------------------------------------------------------------------------

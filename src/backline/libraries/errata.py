@@ -17,7 +17,7 @@ from .erratum import Erratum
 if TYPE_CHECKING:
     from .base import Algorithm, Library
 
-__all__ = ["applying", "clear", "concerning", "engines", "forget", "keep", "matching", "refusal", "rows"]
+__all__ = ["applying", "clear", "concerning", "engines", "forget", "keep", "kernels", "matching", "refusal", "rows"]
 
 # Name of a library -> the object that was asked, its rows, and those by operation, dtype and algorithm.
 _indexed: dict[str, tuple[Library, tuple[Erratum, ...], dict[tuple[str, str, str], tuple[Erratum, ...]]]] = {}
@@ -87,9 +87,15 @@ def matching(library: Library, problem: Problem, algorithm: str) -> Iterable[Err
 
 def refusal(library: Library, problem: Problem, algorithm: Algorithm) -> str:
     """Returns the reason why an algorithm must not run a Problem, or an empty string."""
-    return next((row.reason() for row in matching(library, problem, algorithm.name) if not row.engines), "")
+    rows = matching(library, problem, algorithm.name)
+    return next((row.reason() for row in rows if not row.engines and not row.kernels), "")
 
 
 def engines(library: Library, problem: Problem, algorithm: str) -> Mapping[int, str]:
     """Returns the engines of a library whose plans must not run a Problem by an algorithm, each with the reason."""
     return {engine: row.reason() for row in matching(library, problem, algorithm) for engine in row.engines}
+
+
+def kernels(library: Library, problem: Problem, algorithm: str) -> tuple[str, ...]:
+    """Returns shell patterns of the names of a library's kernels that must not run a Problem by an algorithm."""
+    return tuple(pattern for row in matching(library, problem, algorithm) for pattern in row.kernels)

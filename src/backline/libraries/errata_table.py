@@ -21,6 +21,12 @@ _BLIS = (
     "and 821 describe both."
 )
 _NO_AMX = "start the program with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, which has other kernels"
+_BRGCONV = ("brgconv:avx512_core_amx*",)
+_JOINED = (
+    "without groups, and along the last axis without dilation and padding, whose channels fill no whole rows of 64 bytes, while "
+    "those of several points do, of as many as divide the kernel's width and the stride"
+)
+_PASSED = "where along another axis than the last some points of the images are not read, and others behind them are"
 
 _amx = partial(Erratum, library="onednn", isa="amx_bf16", remedy=_NO_AMX)
 
@@ -46,6 +52,67 @@ TABLE: tuple[Erratum, ...] = (
         ),
         "convolution of float32 that AMX computes in bfloat16 (fp32_precision 'bf16'), where some kernel "
         "element only meets padding, or some output point is computed from padding only",
+    ),
+    *_with_reduced(
+        _amx(
+            id="onednn-amx-conv-joined-channels",
+            operations=("conv",),
+            dtypes=("bf16",),
+            kernels=_BRGCONV,
+            edge="channels-joined-to-tiles",
+            condition=f"convolution by AMX in bfloat16 {_JOINED}",
+            evidence="Wrong throughout on an Intel Xeon with AMX, oneDNN 3.2 (brgconv:avx512_core_amx), 2026-12: images of 48 "
+            "channels, kernel 2x2, stride=2. Of 1,983 random problems of this kind 649 were wrong, of those with one group and "
+            "neither padding nor dilation nearly all. Release 3.12, inside PyTorch 2.13, is wrong with 24 channels, kernel 4x4, "
+            "stride=4.",
+        ),
+        f"convolution of float32 that AMX computes in bfloat16 {_JOINED}",
+    ),
+    *_with_reduced(
+        _amx(
+            id="onednn-amx-conv-rows-passed-over",
+            operations=("conv",),
+            dtypes=("bf16",),
+            kernels=_BRGCONV,
+            edge="rows-passed-over",
+            condition=f"convolution by AMX in bfloat16 {_PASSED}",
+            evidence="Wrong, and the memory behind an array overwritten, on an Intel Xeon with AMX, oneDNN 3.2 "
+            "(brgconv:avx512_core_amx), 2026-12: input (2, 64, 14, 128), weight (64, 64, 2, 8), stride=(3, 8); input "
+            "(1, 40, 5, 5, 20), weight (16, 40, 1, 3, 4), stride=(4, 1, 1).",
+        ),
+        f"convolution of float32 that AMX computes in bfloat16 {_PASSED}",
+    ),
+    _amx(
+        id="onednn-amx-int8-joined-channels",
+        operations=("quantized.conv2d",),
+        algorithm="int8",
+        kernels=_BRGCONV,
+        edge="channels-joined-to-tiles",
+        condition=f"convolution by AMX in int8 {_JOINED}",
+        evidence="Wrong throughout on an Intel Xeon with AMX, oneDNN 3.2 (brgconv:avx512_core_amx), 2026-12: images of 96 "
+        "channels, kernel 2x2, stride=2.",
+    ),
+    _amx(
+        id="onednn-amx-int8-rows-passed-over",
+        operations=("quantized.conv2d",),
+        algorithm="int8",
+        kernels=_BRGCONV,
+        edge="rows-passed-over",
+        condition=f"convolution by AMX in int8 {_PASSED}",
+        evidence="As in bfloat16, whose kernel is the same one: one of 422 random problems of this kind was wrong on an Intel "
+        "Xeon with AMX, oneDNN 3.2, 2026-12.",
+    ),
+    _amx(
+        id="onednn-amx-int8-padding",
+        operations=("quantized.conv2d",),
+        algorithm="int8",
+        kernels=("jit:avx512_core_amx*",),
+        edge="padded-above-only",
+        condition="convolution by AMX in int8 of images that are padded above and below only, with a zero point other than 0, to "
+        "rows of more than 32 points",
+        evidence="Wrong in nearly all rows, and the memory behind an array overwritten, on an Intel Xeon with AMX, oneDNN 3.2 "
+        "(jit:avx512_core_amx), 2026-12: input (1, 16, 3, 95), weight (96, 16, 3, 2), stride=(1, 2), padding=(2, 0). Of 14,088 "
+        "random problems without this condition one was wrong, which falls under a row above.",
     ),
     *_with_reduced(
         _amx(

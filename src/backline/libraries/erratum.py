@@ -37,6 +37,8 @@ class Erratum:
     engines
         Numbers of the engines of cuDNN that have the defect: their plans are dropped, the others may run. Empty where the whole
         algorithm is refused.
+    kernels
+        Shell patterns of the names of oneDNN's kernels that have the defect: its next one is taken. Empty likewise.
     edge
         Name of a predicate over Problems in `edges.EDGES`; "" for none.
     problem
@@ -68,6 +70,7 @@ class Erratum:
     isa: str = ""
     capabilities: tuple[str, ...] = ()
     engines: tuple[int, ...] = ()
+    kernels: tuple[str, ...] = ()
     edge: str = ""
     problem: str = ""
 

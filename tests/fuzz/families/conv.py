@@ -96,7 +96,7 @@ class Sizes:
             self.groups = draw.choice((2, 3, 4, 5, 8, 16, 17, 20))
             self.c, self.o = 1, draw.choice((1, 1, 1, 2))
         else:
-            self.c, self.o = (draw.choice((1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 32, 33)) for _ in "co")
+            self.c, self.o = (draw.choice((1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 24, 32, 33, 40, 48)) for _ in "co")
         self.c, self.o = limit(self.c), limit(self.o)
         self.n = limit(draw.choice((1, 1, 1, 2, 2, 3, 5)) if not draw.chance(0.01) else 0)
         each = draw.chance(0.5)  # parameters differ from axis to axis
@@ -106,6 +106,8 @@ class Sizes:
 
         self.kernel = (1,) * rank if kind == "1x1" else several(lambda: min(draw.choice((1, 2, 3, 3, 3, 4, 5, 7)), ks))
         self.stride = several(lambda: draw.choice((1, 1, 1, 2, 2, 3, 4)))
+        if draw.chance(0.15):  # patches next to each other
+            self.stride = self.kernel
         self.dilation = several(lambda: draw.choice((1, 1, 1, 2, 3)))
         self.padding = several(lambda: draw.choice((0, 0, 1, 1, 2, 3)))
         self.image = tuple(max(limit(draw.whole(1, most)), 1) for _ in range(rank))

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "ALLOCATED_BY_NOBODY", "CPU", "DATA_TYPES", "FPMATH_STRICT", "IN_ORDER", "MAX_NDIMS", "STATUS", "TAG_ANY", "UNIMPLEMENTED",
-    "USER_SCRATCHPAD", "Alg", "Arg", "Direction", "ExecArg", "Isa", "LayoutQuery", "Norm", "Prop", "Query", "Runtime", "Version",
-    "data_type", "dims", "exec_args", "post_op_arg", "status_text", "zero_points",
+    "ALLOCATED_BY_NOBODY", "CPU", "DATA_TYPES", "FPMATH_STRICT", "IN_ORDER", "MAX_NDIMS", "NO_FURTHER", "STATUS", "TAG_ANY",
+    "UNIMPLEMENTED", "USER_SCRATCHPAD", "Alg", "Arg", "Direction", "ExecArg", "Isa", "LayoutQuery", "Norm", "Prop", "Query",
+    "Runtime", "Version", "data_type", "dims", "exec_args", "post_op_arg", "status_text", "zero_points",
 ]  # fmt: skip
 
 CPU = 1
@@ -31,7 +31,7 @@ STATUS = {
     5: "runtime error", 6: "not required", 7: "invalid graph", 8: "invalid operation of a graph", 9: "invalid shape",
     10: "invalid data type",
 }  # fmt: skip
-UNIMPLEMENTED = 3
+UNIMPLEMENTED, NO_FURTHER = 3, 4
 
 DATA_TYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6, "float64": 7}
 

@@ -16,7 +16,7 @@ from .. import capability
 from ..kernels.int8_steps import MOST_TERMS
 from . import abi
 from .int8_tiles import packed_tiles, packs_tiles, tile_bytes
-from .primitives import Desc, Engine, PrimitiveDesc
+from .primitives import Desc, Engine, PrimitiveDesc, defective
 
 __all__ = [
     "S8",
@@ -100,6 +100,7 @@ def sums_of(engine: Engine, p: QuantizedProblem, outs: int, weights: Desc | None
         "convolution_forward", abi.Prop.FORWARD_INFERENCE, abi.Alg.CONVOLUTION_DIRECT,
         engine.desc(source, p.dtype, image_strides(source, True)), weights, None,
         engine.desc(result, S32, image_strides(result, True)), p.parameter("stride"), spread, around, around, attr=attr,
+        avoided=defective(p, "int8"),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ..base import Algorithm, Refusal
 from . import abi
 from .onednn_products import F16, F32, PACKED, SMALL_FLOPS, THREAD_FLOPS, is_reference, without
 from .plan_writer import Place, Writer, fits
-from .primitives import Desc, DnnlError, Engine, PrimitiveDesc, why
+from .primitives import Desc, DnnlError, Engine, PrimitiveDesc, defective, why
 
 __all__ = ["conv_algorithms", "prepare_conv"]
 
@@ -229,7 +229,7 @@ class _Forward(_Convolution):
         return self.engine.primitive_desc(
             operation, abi.Prop.FORWARD_INFERENCE, alg, self.wanted(self.input_shape, self.inner), self.any_weights(),
             self.bias.desc if self.bias else None, self.wanted(self.output_shape, p.dtype), *self.steps, before, after,
-            attr=self.engine.attributes(post),
+            attr=self.engine.attributes(post), avoided=defective(p, self.name),
         )  # fmt: skip
 
     def _bias(self) -> Place | None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ... import switches
+from ... import libraries, switches
 from ...native.shared_library import NativeLibrary
 from ...problems import Problem
+from .. import errata
 from . import abi
 
-__all__ = ["Desc", "DnnlError", "Engine", "Handle", "PrimitiveDesc", "why"]
+__all__ = ["Desc", "DnnlError", "Engine", "Handle", "PrimitiveDesc", "defective", "why"]
 
 Made = TypeVar("Made")
 
@@ -33,7 +35,7 @@ class DnnlError(RuntimeError):
     @property
     def unimplemented(self) -> bool:
         """Tells whether oneDNN only lacks an implementation of the request, which is not a failure."""
-        return self.status == abi.UNIMPLEMENTED
+        return self.status in (abi.UNIMPLEMENTED, abi.NO_FURTHER)
 
 
 def why(error: RuntimeError, what: str) -> str:
@@ -43,6 +45,11 @@ def why(error: RuntimeError, what: str) -> str:
     'oneDNN has no implementation for this product'
     """
     return f"oneDNN has no implementation for {what}" if isinstance(error, DnnlError) and error.unimplemented else str(error)
+
+
+def defective(problem: Problem, algorithm: str) -> tuple[str, ...]:
+    """Shell patterns of the names of kernels that, as errata say, must not run a Problem by an algorithm."""
+    return errata.kernels(libraries.get("onednn"), problem, algorithm)
 
 
 class Handle:
@@ -303,13 +310,17 @@ class Engine:
         if self.native.address("dnnl_primitive_attr_set_deterministic"):
             self.call("dnnl_primitive_attr_set_deterministic", attr, ctypes.c_int(1))
 
-    def primitive_desc(self, operation: str, *args: Any, attr: Handle | None) -> PrimitiveDesc:
+    def primitive_desc(self, operation: str, *args: Any, attr: Handle | None, avoided: Sequence[str] = ()) -> PrimitiveDesc:
         """A primitive descriptor; `args` are those of its function between engine and attributes.
 
-        Objects are handed on by address, tuples as sizes, floats as float; an int is an enumeration, None is NULL.
+        Objects are handed on by address, tuples as sizes, floats as float; an int is an enumeration, None is NULL. The kernel is
+        oneDNN's first whose name none of the shell patterns in `avoided` has.
         """
         given = [ctypes.c_void_p(self.address), *map(_argument, args), _argument(attr)]
-        return PrimitiveDesc(self, self.make(f"dnnl_{operation}_primitive_desc_create", *given))
+        made = PrimitiveDesc(self, self.make(f"dnnl_{operation}_primitive_desc_create", *given))
+        while avoided and any(fnmatchcase(made.implementation, pattern) for pattern in avoided):
+            self.call("dnnl_primitive_desc_next_impl", ctypes.c_void_p(made.address))
+        return made
 
     def reorder_desc(self, source: Desc, target: Desc) -> PrimitiveDesc:
         """A primitive descriptor that copies from one layout to another."""
