@@ -64,7 +64,7 @@ def case(rng: np.random.Generator, dtype: str) -> tuple[Any, Any, tuple[Any, ...
     points = int(rng.choice([14, 16, 28, 29, 32, 47]))
     across = (points - 1) * stride[1] + width - 2 * padding[1] + int(rng.integers(0, stride[1]))
     down = max(height - 2 * padding[0], 1) + int(rng.integers(0, 9))
-    channels, outs = int(rng.choice([1, 3, 4, 16, 21, 40, 64, 70])), 16 * int(rng.integers(2, 7))
+    channels, outs = int(rng.choice([1, 3, 4, 16, 21, 40, 64, 70])), 16 * int(rng.choice([2, 3, 4, 5, 6, 17, 20]))
     channels = max(channels, -(-32 // width))
     if (height, width) == (1, 1):
         channels = min(channels, outs)
@@ -74,7 +74,7 @@ def case(rng: np.random.Generator, dtype: str) -> tuple[Any, Any, tuple[Any, ...
     zero, result_zero = (int(integers(rng, (), dtype)) for _ in range(2))
     scales = rng.uniform(0.001, 0.1, outs) if rng.random() < 0.6 else 2.0 ** rng.integers(-6, 2, outs)
     weight = quantized.QArray(integers(rng, (outs, channels, height, width), "int8"), scales, 0, 0)
-    bias = None if rng.random() < 0.3 else (rng.standard_normal(outs) * 10.0 ** rng.integers(-2, 3)).astype(np.float32)
+    bias = None if rng.random() < 0.3 else (rng.standard_normal(outs) * 10.0 ** rng.integers(-2, 6)).astype(np.float32)
     given = quantized.QArray(x, float(rng.uniform(0.01, 0.1)), 0 if rng.random() < 0.3 else zero)
     scale = float(rng.uniform(0.05, 1) * scales.mean() * (channels * height * width) ** 0.5)
     return given, weight, (bias, stride, padding), scale, result_zero

@@ -7,18 +7,10 @@
 #include "requantize.hpp"
 
 #include "kernels.hpp"
+#include "requantize_vectors.hpp"
 
 #include <algorithm>
 #include <cmath>
-#if defined(__x86_64__)
-// GCC 12 takes the undefined inputs of its own intrinsics for a mistake.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpragmas"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#endif
 
 namespace backline {
 namespace {
@@ -69,15 +61,6 @@ int64_t exactly(const Layer &g, const Numbers &n, int64_t o, int32_t sum) {
     return std::clamp(result + n.zero, g.low, g.high);
 }
 
-// What is done with the sums of each output.
-struct Scales {
-    const double *factors;
-    const int32_t *added;
-    const float *narrow;  // the factors again
-
-    BACKLINE_INLINE Scales from(int64_t output) const { return {factors + output, added + output, narrow + output}; }
-};
-
 // In float32, which does twice as many at once. False where some may be rounded to the wrong integer.
 BACKLINE_INLINE bool rescale_narrow(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
     const float low = float(g.low - n.zero), high = float(g.high - n.zero);
@@ -115,30 +98,11 @@ BACKLINE_INLINE void rescale_rest(const Layer &g, const Numbers &n, const Scales
 }
 
 #if defined(__x86_64__)
-// The same by instructions that pack and saturate, where `vectors` of Numbers says so. A product is added to 1.5 * 2^23, beside which
-// the unit of float32 is 1, without a rounding in between: the sum is the product rounded once to an integer, ties to even. Its bits
-// are ordered as integers are, and saturate beyond that range, too; below 0 they would not. `Far` says that a sum may be.
+// The same by instructions that pack and saturate (requantize_vectors.hpp).
 template <bool Far>
 BACKLINE_AVX512 void rescale_avx512(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
-    constexpr int kLanes = 16, kAtOnce = 4 * kLanes;
-    const __m512 magic = _mm512_set1_ps(kMagic32);
-    const __m512i none = _mm512_castps_si512(magic), zero = _mm512_set1_epi16(int16_t(n.zero));
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);  // packing interleaves
     int64_t j = 0;
-    for (; j + kAtOnce <= count; j += kAtOnce) {
-        __m512i whole[4];
-        for (int k = 0; k < 4; ++k) {
-            const int64_t at = j + kLanes * k;
-            const __m512i sum = _mm512_add_epi32(_mm512_loadu_si512(sums + at), _mm512_loadu_si512(by.added + at));
-            __m512 value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_loadu_ps(by.narrow + at), magic);
-            if (Far) value = _mm512_max_ps(value, _mm512_setzero_ps());
-            whole[k] = _mm512_sub_epi32(_mm512_castps_si512(value), none);
-        }
-        const __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
-        const __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(whole[2], whole[3]), zero);
-        const __m512i packed = g.low < 0 ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
-        _mm512_storeu_si512(to + j, _mm512_permutexvar_epi32(order, packed));
-    }
+    for (; j + kTogether <= count; j += kTogether) rescale_together<Far>(g, n, by.from(j), sums + j, to + j);
     rescale_rest(g, n, by.from(j), sums + j, to + j, count - j);
 }
 
@@ -200,9 +164,7 @@ BACKLINE_INLINE void rescale_row(const Layer &g, const Numbers &n, const Scales 
 BACKLINE_INLINE void finish_rows(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, uint8_t *to,
                                  int64_t rows) {
     const int64_t wide = g.outs * g.repeats;
-    const double *factors = reinterpret_cast<const double *>(&n + 1);
-    const int32_t *added = reinterpret_cast<const int32_t *>(factors + wide);
-    const Scales by{factors, added, reinterpret_cast<const float *>(added + wide)};
+    const Scales by = scales_of(g, n);
     auto one_row = [&](int64_t start, const int32_t *from, uint8_t *out, int64_t size) {
         rescale_row(g, n, by, from, out, start, size);
     };

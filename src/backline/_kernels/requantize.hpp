@@ -48,6 +48,21 @@ struct Numbers {
 };
 static_assert(sizeof(Numbers) % 64 == 0, "what follows is aligned");
 
+// What is done with the sums of each output: of the longer rows that rows are treated as.
+struct Scales {
+    const double *factors;
+    const int32_t *added;
+    const float *narrow;  // the factors again
+
+    BACKLINE_INLINE Scales from(int64_t output) const { return {factors + output, added + output, narrow + output}; }
+};
+
+inline Scales scales_of(const Layer &g, const Numbers &n) {
+    const double *factors = reinterpret_cast<const double *>(&n + 1);
+    const int32_t *added = reinterpret_cast<const int32_t *>(factors + g.outs * g.repeats);
+    return {factors, added, reinterpret_cast<const float *>(added + g.outs * g.repeats)};
+}
+
 // Rounded to 24 bits, ties to even; positive, finite and not subnormal.
 BACKLINE_INLINE double of_24_bits(double value) {
     const int64_t bits = bits_of(value);

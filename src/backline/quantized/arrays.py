@@ -72,9 +72,12 @@ class QArray:
         integer_dtype("QArray: int_repr", array.dtype)
         self._int_repr = array
         self._axis = axis_of("QArray", axis, array.shape)
-        size = None if self._axis is None else array.shape[self._axis]
-        self._scales = scales("QArray", scale, size).reshape(-1)
-        self._zero_points = zero_points("QArray", zero_point, size, array.dtype).reshape(-1)
+        if self._axis is None:
+            self._scales, self._zero_points = one_of_each("QArray", scale, zero_point, array.dtype)
+        else:
+            size = array.shape[self._axis]
+            self._scales = scales("QArray", scale, size)
+            self._zero_points = zero_points("QArray", zero_point, size, array.dtype)
 
     @classmethod
     def _of(cls, array: Array, step: Array, zero: Array, axis: int | None = None) -> QArray:

@@ -17,6 +17,7 @@ __all__ = ["LEAST", "MOST", "Array", "axis_of", "check_kind", "integer_dtype", "
 Array = np.ndarray[Any, Any]
 
 _FLOATS = frozenset(map(np.dtype, ("float16", "float32", "float64")))  # found faster than by their names
+_INTEGERS = frozenset(map(np.dtype, ("uint8", "int8")))
 LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
@@ -40,7 +41,7 @@ def integer_dtype(where: str, dtype: Any) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         raise BadType(f"{where}={dtype!r} is no dtype", remedy="np.uint8 or np.int8") from None
-    if dtype is None or found.name not in ("uint8", "int8"):
+    if dtype is None or found not in _INTEGERS:
         raise BadType(f"{where} is {'None' if dtype is None else found}", remedy="np.uint8 or np.int8")
     return found
 

@@ -23,7 +23,7 @@ from .primitives import Engine
 __all__ = ["ROWS", "TileSteps", "in_tiles", "packed_tiles", "packs_tiles", "tile_bytes"]
 
 ROWS, BYTES = 16, 64  # of a tile
-MOST_SUMS = 2 * ROWS  # points whose sums are computed together
+MOST_SUMS = 2 * ROWS  # points whose sums are computed together, while those before are brought to their scale
 LINES = 1 << 15  # bytes of an image's lines that an item has, at most about so many: they stay in the nearest cache
 LEAST_ROWS = 4  # of the result that an item has, where there are so many: the lines above and below are copied for each
 # Elsewhere primitives are faster (measured on an Intel Xeon with AMX, 2026-11): most points of tiles are the result's, tiles of
@@ -117,7 +117,7 @@ class TileSteps:
         row = p.result[3] * p.outs
         source = images[0], images[1], uniform([n * channels * height * width for n, _, _ in self.items])
         made = target[0], target[1], uniform([(n * p.result[2] + first) * row for n, first, _ in self.items])
-        lines, sums = b.work(self.lines), b.work(4 * MOST_SUMS * p.outs)
+        lines, sums = b.work(self.lines), b.work(2 * 4 * MOST_SUMS * p.outs)
         firsts, counts = [first for _, first, _ in self.items], same([count for _, _, count in self.items])
         b.each()
         b.call(
