@@ -227,7 +227,7 @@ def script(tmp_path: Path) -> str:
 
 def test_tune_then_list_export_reset_import(script: str, tmp_path: Path) -> None:
     where, exchange = str(tmp_path / "t.sqlite"), str(tmp_path / "records.json")
-    out = run("tune", "--budget", "2", script, "--list", "x", tuning=where).stdout  # what follows the script is the script's
+    out = run("tune", "--rounds", "0", "--budget", "2", script, "--list", "x", tuning=where).stdout  # what follows the script is the script's
     assert "said --list x" in out
     for text in ("operations", "matmul f32 40x40 40x40", "all operations", "the whole script", "where the time went", where):
         assert text in out
@@ -242,7 +242,7 @@ def test_tune_then_list_export_reset_import(script: str, tmp_path: Path) -> None
 
 
 def test_tune_as_json(script: str, tmp_path: Path) -> None:
-    out = run("tune", "--json", "--budget", "1", script, tuning=str(tmp_path / "t.sqlite")).stdout
+    out = run("tune", "--json", "--rounds", "1", "--budget", "1", script, tuning=str(tmp_path / "t.sqlite")).stdout
     first, _, rest = out.partition("\n")
     content = json.loads(rest)
     assert first == "said" and content["measured"] == 1 and set(content["runs"]) == {"numpy", "untuned", "tuned"}
@@ -260,15 +260,16 @@ def test_tune_of_a_script_without_an_operation_says_what_to_do(tmp_path: Path) -
 
 def test_a_second_tune_measures_nothing_again_unless_told(script: str, tmp_path: Path) -> None:
     where = str(tmp_path / "t.sqlite")
-    assert "measured" in run("tune", "--budget", "20", script, tuning=where).stdout
+    words = ("tune", "--rounds", "0", "--budget", "20")
+    assert "measured" in run(*words, script, tuning=where).stdout
     (record,) = of_json("tune", "--list", tuning=where)
     # The machine may have been busy; the record as it is of a quiet one:
     record |= {"covered": sorted(record["errors"]), "disturbed": ""}
     (tmp_path / "quiet.json").write_text(json.dumps(record) + "\n")
     run("tune", "--import", str(tmp_path / "quiet.json"), tuning=where)
-    second = run("tune", "--budget", "20", script, tuning=where).stdout
+    second = run(*words, script, tuning=where).stdout
     assert "known  " in second and "measured  " not in second
-    third = run("tune", "--budget", "20", "--again", script, tuning=where).stdout
+    third = run(*words, "--again", script, tuning=where).stdout
     assert "measured  " in third and "known  " not in third
 
 
@@ -281,7 +282,17 @@ def test_tune_says_what_went_wrong(script: str) -> None:
 
 
 def test_tune_under_determinism_says_that_nothing_is_chosen_by_timing(script: str) -> None:
-    assert "nothing by timing" in run("tune", "--deterministic", "threads", script).stdout
+    assert "nothing by timing" in run("tune", "--rounds", "0", "--deterministic", "threads", script).stdout
+
+
+@pytest.mark.parametrize(("rounds", "runs"), [(0, 4), (1, 6)])
+def test_a_script_runs_as_often_as_it_is_told_to(tmp_path: Path, rounds: int, runs: int) -> None:
+    (tmp_path / "job.py").write_text(
+        "import numpy as np, backline\nbackline.matmul(np.ones((40, 40)), np.ones((40, 40)))\nopen(__file__ + '.runs', 'a').write('x')\n"
+    )
+    out = run("tune", "--rounds", str(rounds), "--budget", "0", str(tmp_path / "job.py"), tuning=str(tmp_path / "t.sqlite")).stdout
+    assert len((tmp_path / "job.py.runs").read_text()) == runs
+    assert ("in turn, one of each" in out) == bool(rounds) and ("--rounds 1 has them in turn" in out) == (not rounds)
 
 
 def test_import_of_what_is_no_record(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_tune_fits(columns: int, tmp_path: Path) -> None:
         "import numpy as np, backline\na = np.ones((300, 300), np.float32)\nbackline.matmul(a, a)\nbackline.linalg.svd(a)\n"
     )
     where = str(tmp_path / "t.sqlite")
-    lines = plain(on_terminal(columns, "tune", "--budget", "1", str(tmp_path / "job.py"), BACKLINE_TUNING=where))
+    lines = plain(on_terminal(columns, "tune", "--rounds", "1", "--budget", "1", str(tmp_path / "job.py"), BACKLINE_TUNING=where))
     shown = [line for line in lines if str(tmp_path) not in line]  # the test's own folder has a long name
     assert max(map(len, shown)) <= columns
     words = {word for line in shown for word in line.split()}

@@ -74,8 +74,9 @@ def case(rng: np.random.Generator, dtype: str) -> tuple[Any, Any, tuple[Any, ...
     zero, result_zero = (int(integers(rng, (), dtype)) for _ in range(2))
     scales = rng.uniform(0.001, 0.1, outs) if rng.random() < 0.6 else 2.0 ** rng.integers(-6, 2, outs)
     weight = quantized.QArray(integers(rng, (outs, channels, height, width), "int8"), scales, 0, 0)
-    bias = None if rng.random() < 0.3 else (rng.standard_normal(outs) * 10.0 ** rng.integers(-2, 6)).astype(np.float32)
     given = quantized.QArray(x, float(rng.uniform(0.01, 0.1)), 0 if rng.random() < 0.3 else zero)
+    bias, most = rng.standard_normal(outs) * 10.0 ** rng.integers(-2, 6), 2.0**30 * given.scale * scales  # sums and it are int32
+    bias = None if rng.random() < 0.3 else np.clip(bias, -most, most).astype(np.float32)
     scale = float(rng.uniform(0.05, 1) * scales.mean() * (channels * height * width) ** 0.5)
     return given, weight, (bias, stride, padding), scale, result_zero
 

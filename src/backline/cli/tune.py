@@ -26,6 +26,10 @@ def tune(
     budget: Annotated[float, typer.Option(help="Seconds to measure for.", min=0.0)] = 60.0,
     threads: Annotated[int | None, typer.Option(help="Threads a call may use.", min=1)] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure what was measured already, too.")] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="How often the script runs each way, in turn, to be compared.", min=0, show_default="by its time"),
+    ] = None,
     scheduler: Annotated[
         str, typer.Option(help="Measure on the workers of a Dask cluster, once on each kind of machine.", metavar="ADDRESS")
     ] = "",
@@ -58,9 +62,9 @@ def tune(
 ) -> None:
     """Record what SCRIPT computes, measure every library on it, keep the fastest, run it again, compare.
 
-    SCRIPT runs several times, one that takes seconds up to a dozen times. Options stand before it; what follows it is the
-    script's. What was measured before is not measured again. The exit status is 1 where the script fails, and 3 where it calls
-    no operation of Backline and spends no time in BLAS and LAPACK.
+    SCRIPT runs several times, one that takes seconds up to a dozen times, with --rounds 0 four times. Options stand before it;
+    what follows it is the script's. What was measured before is not measured again. The exit status is 1 where the script
+    fails, and 3 where it calls no operation of Backline and spends no time in BLAS and LAPACK.
     """
     from ..engine.script_runs import check_script
     from ..engine.tuning import record_exchange, record_store
@@ -87,7 +91,7 @@ def tune(
     if merge and (scheduler or list_ or import_ or prune or reset or filtered or module):
         raise BadValue("--merge goes with --export alone", remedy="the other options in a call without it")
     if scheduler:
-        if not script or records or deterministic or max_error is not None:
+        if not script or records or deterministic or max_error is not None or rounds is not None:
             raise BadValue(
                 "--scheduler goes with a script and with --budget, --threads, --again, --verbose and --json",
                 remedy="the other options in a call without it",
@@ -104,7 +108,7 @@ def tune(
         tune_records.merge(script or (), export or "")
         return
     if words:
-        _script(words, max_error, deterministic, budget, threads, again, verbose, json)
+        _script(words, max_error, deterministic, budget, threads, again, rounds, verbose, json)
     if prune:
         tune_records.prune(older, all_machines, chosen._replace(older=None))
     several = all_machines or bool(processors or file)
@@ -117,7 +121,7 @@ def tune(
 
 def _script(
     script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, again: bool,
-    verbose: bool, json: bool,
+    rounds: int | None, verbose: bool, json: bool,
 ) -> None:  # fmt: skip
     from ..engine.tune_script import ScriptFailed, nothing_to_tune, tune_script
     from ..interop import tune_program as programs
@@ -137,12 +141,12 @@ def _script(
             # A program of both kinds has one budget: what its operations leave of their half is for the others.
             report = tune_script(
                 script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget / 2 if worth else budget,
-                again=again, verbose=verbose, step=progress.step, progress=progress.measured,
+                again=again, rounds=rounds, verbose=verbose, step=progress.step, progress=progress.measured,
             )  # fmt: skip
         if stock is not None and worth:
             left = max(round(budget - report.measuring, 1), 0.0) if report else budget
             exchanged = programs.tune_program(
-                script, stock, max_error=max_error, threads=threads, budget=left, again=again, step=progress.step,
+                script, stock, max_error=max_error, threads=threads, budget=left, again=again, rounds=rounds, step=progress.step,
                 progress=progress.measured,
             )  # fmt: skip
     if json:
@@ -215,7 +219,7 @@ def _runs(report: Any) -> str:
     """Returns words on the runs that the times are of."""
     if report.rounds:
         return "in turn" + (f", the fastest of {report.rounds} of each" if report.rounds > 1 else ", one of each")
-    return f"one of each, the last one {output.seconds(report.measuring)} after the others: the script takes too long for more"
+    return f"one of each, the last one {output.seconds(report.measuring)} after the others; --rounds 1 has them in turn"
 
 
 def _times(faster: float | None) -> str:

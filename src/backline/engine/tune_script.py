@@ -69,7 +69,7 @@ class TuneReport:
         The three runs. Under determinism nothing is chosen by timing, and `tuned` is the deterministic run.
     rounds
         How often the script ran in all three ways in turn, of which these are the fastest; 0 where `numpy` and `untuned` are
-        from before the measuring, since the script takes long.
+        from before the measuring.
     records
         What was measured.
     held
@@ -205,6 +205,7 @@ def tune_script(
     threads: int | None = None,
     budget: float = BUDGET,
     again: bool = False,
+    rounds: int | None = None,
     verbose: bool = False,
     step: Callable[[str], None] = lambda text: None,
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
@@ -225,6 +226,8 @@ def tune_script(
         Seconds for measuring, the most time-consuming Problems first.
     again
         Measure what records cover already, too.
+    rounds
+        How often the script runs in all three ways in turn, to be compared; by default as often as its time allows.
     verbose
         Show the script's output in every run, not only in the last.
     step, progress
@@ -263,7 +266,8 @@ def tune_script(
     report = TuneReport(name, numpy, untuned, untuned, deterministic=deterministic, max_error=max_error)
     # The tuned run takes as long as the one before it, or less.
     untuned_ended = time.perf_counter()
-    report.rounds = script_runs.rounds_in_turn(numpy_ended - begin + 2 * (untuned_ended - numpy_ended))
+    able = script_runs.rounds_in_turn(numpy_ended - begin + 2 * (untuned_ended - numpy_ended))
+    report.rounds = able if rounds is None else rounds
     wanted = _problems(untuned)
     if deterministic and max_error is None:
         report.left_out = {p.key: "nothing is chosen by timing under determinism" for p, _ in wanted}

@@ -155,6 +155,7 @@ def tune_program(
     threads: int | None = None,
     budget: float = BUDGET,
     again: bool = False,
+    rounds: int | None = None,
     step: Callable[[str], None] = lambda text: None,
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> ProgramReport:
@@ -172,6 +173,8 @@ def tune_program(
         Seconds for measuring, the most time-consuming calls first.
     again
         Measure what records cover already, too.
+    rounds
+        0: the program does not run as it is once more, to be compared; by default it does unless that takes long.
     max_error
         Largest relative difference that a routine's results may have from those of the package's own library.
     step, progress
@@ -194,7 +197,7 @@ def tune_program(
             return report
         step("tuned")
         report.tuned = _again(report, words, more, show=True)
-        if not stock.failed and rounds_in_turn(stock.seconds):
+        if not stock.failed and (rounds_in_turn(stock.seconds) if rounds is None else rounds):
             # What is taken back is told by runs that follow each other: a machine's speed changes while calls are measured.
             step("NumPy and SciPy as they are, to compare")
             once_more = recorded(words, threads=threads)
