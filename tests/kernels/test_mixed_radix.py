@@ -104,7 +104,7 @@ def test_every_layout(shape: tuple[int, ...], axes: tuple[int, ...], precision: 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_long_lines_are_divided(precision: str, level: int, rng: np.random.Generator) -> None:
     dtype = dtype_of("c2c", precision)
-    for shape, axis in (((1024,), 0), ((4096,), 0), ((1155,), 0), ((2, 1280), 1), ((1408, 3), 0), ((2, 2400, 2), 1), ((35321,), 0), ((9, 5000), 1), ((1319 * 9,), 0),
+    for shape, axis in (((256,), 0), ((323,), 0), ((2, 629), 1), ((1024,), 0), ((4096,), 0), ((1155,), 0), ((2, 1280), 1), ((1408, 3), 0), ((2, 2400, 2), 1), ((35321,), 0), ((9, 5000), 1), ((1319 * 9,), 0),
                         ((2 * 8, 8 * 1033), 1), ((8 * 4663,), 0), ((397 * 227,), 0), ((263 * 389,), 0)):
         for sign, form in ((-1, 0), (1, 1)):
             x = numbers(rng, shape, dtype)
@@ -117,7 +117,7 @@ def test_long_lines_are_divided(precision: str, level: int, rng: np.random.Gener
 def test_long_real_lines_are_divided(precision: str, op: str, level: int, rng: np.random.Generator) -> None:
     for k, (n, shape, axis) in enumerate([
         (1024, (1,), 0), (1056, (1,), 0), (2310, (3, 1), 1), (2050, (1, 3), 0), (4096, (2, 1), 1), (5000, (9, 1), 1), (26220, (1,), 0),
-        (2200, (2, 1, 2), 1),
+        (2200, (2, 1, 2), 1), (374, (2,), 0), (646, (1, 2), 0),
     ]):  # fmt: skip
         sizes = [m * (n // 2 + 1 if op == "c2r" else n) if i == axis else m for i, m in enumerate(shape)]
         x = numbers(rng, tuple(sizes), dtype_of(op, precision))
@@ -201,7 +201,7 @@ def test_the_largest_and_the_smallest_numbers(level: int) -> None:
 @pytest.mark.parametrize(
     ("op", "shape", "axes", "said"),
     [
-        ("r2r", (9, 8), (1,), "not for those of cosines"), ("c2c", (9, 409), (1,), ""), ("c2c", (7, 64), (1,), "fewer than 8 lines"), ("c2c", (2 * 193 * 197,), (0,), ""), ("c2c", (4 * 199,), (0,), "fewer than 8 lines"),
+        ("r2r", (9, 8), (1,), "not for those of cosines"), ("c2c", (9, 409), (1,), ""), ("c2c", (7, 64), (1,), "fewer than 8 lines"), ("c2c", (2 * 193 * 197,), (0,), ""), ("c2c", (4 * 63,), (0,), "fewer than 8 lines"), ("c2c", (4 * 199,), (0,), "are no product"), ("c2c", (17 * 19,), (0,), ""),
         ("c2c", (8 * 8191,), (0,), ""), ("c2c", (8 * 8209,), (0,), "are no product"), ("r2c", (2, 2048), (1,), ""),
         ("r2c", (2, 2025), (1,), "odd number"), ("c2r", (2, 1195), (1,), "1194 points are no product"), ("c2c", (2, 1031), (1,), "are no product"), ("c2c", (6 * 199,), (0,), "are no product"),
         ("c2c", (400, 400, 400, 4), (3,), "65536"), ("c2c", (1 << 21,), (0,), "keeps as many numbers"), ("c2c", (409 * 419,), (0,), "lose too many digits"), ("c2c", (401 * 419,), (0,), ""), ("r2c", (1 << 21,), (0,), ""),
